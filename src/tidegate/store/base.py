@@ -1,0 +1,41 @@
+"""The few verbs that tidegate needs of an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """A listed object."""
+
+    path: str
+    size_bytes: int
+
+
+class Store(Protocol):
+    """Objects by path. Calls block and may come from any thread. A failing world raises ``RetryableError``."""
+
+    @property
+    def url(self) -> str:
+        """Where this store is, without secrets."""
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        """Write an object, whole or not at all. Overwrites."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object that must not exist: False when it does. ``RetryableError`` means *unknown*: it may have landed."""
+
+    def get(self, path: str) -> bytes:
+        """An object's bytes; ``FileNotFoundError`` when there is none."""
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Some of an object's bytes; ``FileNotFoundError`` when there is none."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """All objects whose path begins with this prefix of whole path parts."""
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove these; those that are gone already don't matter."""

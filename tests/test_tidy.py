@@ -1,0 +1,88 @@
+"""The house rules, as tests: imports point inwards, the core is pure, files and functions stay small."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "tidegate"
+
+# What each package may import besides itself. Packages that are missing here may be imported by nobody below them.
+ALLOWED = {
+    "ids": {"errors"},
+    "errors": set(),
+    "core": {"ids", "errors"},
+    "plan": {"ids", "errors", "core", "state"},
+    "state": {"ids", "errors", "core", "plan"},
+    "store": {"ids", "errors", "core"},
+    "wire": {"ids", "errors", "core"},
+    "runtime": {"ids", "errors", "core", "plan", "state", "store", "wire"},
+    "connectors": {"ids", "errors", "core", "plan", "state", "store", "runtime"},
+    "spark": {"ids", "errors", "core", "plan", "state", "store", "wire", "runtime", "connectors"},
+    "api": {"ids", "errors", "core", "plan", "state", "store", "runtime", "connectors", "spark"},
+}
+IMPURE = {
+    "asyncio", "datetime", "io", "multiprocessing", "os", "pathlib", "queue", "random", "secrets", "select",
+    "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time",
+    "grpc", "numpy", "obstore", "pandas", "pyarrow", "pyspark",
+}  # fmt: skip
+PURE_EXCEPTIONS = {("duration.py", "datetime")}  # a timedelta is a value, not a clock
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in SOURCE.rglob("*.py") if "_gen" not in path.parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_inwards(path: Path) -> None:
+    package = package_of(path)
+    if package not in ALLOWED:
+        return
+    inner = {name.split(".")[1] for name in imports(path) if name.startswith("tidegate.")}
+    outward = inner - ALLOWED[package] - {package}
+    assert not outward, f"{path.relative_to(ROOT)} imports {sorted(outward)}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "core").glob("*.py")), ids=lambda path: path.name)
+def test_the_core_is_pure(path: Path) -> None:
+    impure = {name.split(".")[0] for name in imports(path)} & IMPURE
+    impure = {name for name in impure if (path.name, name) not in PURE_EXCEPTIONS}
+    assert not impure, f"core/{path.name} imports {sorted(impure)}"
+
+
+def test_only_the_spark_package_and_the_command_line_import_pyspark() -> None:
+    allowed = {"spark", "cli", "testing"}
+    users = {package_of(path) for path in modules() if any(n.split(".")[0] == "pyspark" for n in imports(path))}
+    assert users <= allowed
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text()
+    limit = 400 if package_of(path) == "core" else 500
+    assert text.count("\n") <= limit, f"{path.relative_to(ROOT)} has {text.count(chr(10))} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= 70, f"{path.relative_to(ROOT)}:{node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_stored_or_received_is_unpickled(path: Path) -> None:
+    assert not {"pickle", "marshal", "shelve", "dill"} & {name.split(".")[0] for name in imports(path)}
