@@ -1,6 +1,6 @@
 """What travels in a channel: events, watermarks, barriers, control signals and the end of the stream.
 
-This module decides the form of a message and the 24 bytes of a barrier. It knows nothing of who sends or aligns them.
+This module decides the form of a message and the 24 bytes of a barrier. It knows nothing of who sends them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNALIGNED_FLAG = 1
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """The marker of a checkpoint's cut: id, epoch and flags, 24 bytes little endian. Bit 0 of the flags: unaligned."""
+    """The marker of a checkpoint's cut: id, epoch and flags (bit 0: unaligned), 24 bytes little endian."""
 
     checkpoint_id: int
     epoch: int

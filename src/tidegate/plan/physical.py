@@ -170,12 +170,16 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalPlan:
-    """Stages in topological order, sources first."""
+    """Stages in topological order, sources first.
+
+    ``notes`` are for people: ``sinks`` (names in the user's order) and ``sources`` (what was pushed into each).
+    """
 
     job: str
     stages: tuple[Stage, ...]
     key_groups: int = KEY_GROUPS
     notes: dict[str, Any] = field(default_factory=dict)
+    parallelism: int = 1
 
     @property
     def edges(self) -> tuple[Edge, ...]:

@@ -16,7 +16,9 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """Objects by path. Calls block and may come from any thread. A failing world raises ``RetryableError``."""
+    """Objects by path. Calls block and may come from any thread. A failing world raises ``RetryableError``,
+    wrong credentials or a wrong path ``InvalidUseError``.
+    """
 
     @property
     def url(self) -> str:
@@ -26,13 +28,17 @@ class Store(Protocol):
         """Write an object, whole or not at all. Overwrites."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object that must not exist: False when it does. ``RetryableError`` means *unknown*: it may have landed."""
+        """Write an object that must not exist: False when it does. ``RetryableError`` means *unknown*: it may
+        have landed, or may still land.
+        """
 
     def get(self, path: str) -> bytes:
         """An object's bytes; ``FileNotFoundError`` when there is none."""
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Some of an object's bytes; ``FileNotFoundError`` when there is none."""
+        """Exactly these bytes of an object; ``FileNotFoundError`` when there is none, ``CorruptDataError``
+        when it is too short.
+        """
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects whose path begins with this prefix of whole path parts."""

@@ -1,0 +1,71 @@
+"""The aggregates: what to compute from the rows of a key and window.
+
+Nulls are passed over, as in SQL; ``count()`` counts rows. ``sum`` of integers is int64 and of floats float64;
+an integer sum that does not fit is an error. ``mean`` is float64, counts are int64, ``min`` and ``max`` keep
+the column's type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tidegate.errors import InvalidUseError
+
+Function: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last", "count_distinct"]
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """One aggregate of one column, or of all rows."""
+
+    function: Function
+    column: str | None = None
+
+
+def count(column: str | None = None) -> AggregateCall:
+    """How many rows there are; with a column, how many values that are not null."""
+    return AggregateCall("count") if column is None else _of("count", column)
+
+
+def sum(column: str) -> AggregateCall:
+    """The sum of a column of numbers."""
+    return _of("sum", column)
+
+
+def min(column: str) -> AggregateCall:
+    """The smallest value."""
+    return _of("min", column)
+
+
+def max(column: str) -> AggregateCall:
+    """The largest value."""
+    return _of("max", column)
+
+
+def mean(column: str) -> AggregateCall:
+    """The arithmetic mean of a column of numbers."""
+    return _of("mean", column)
+
+
+def first(column: str) -> AggregateCall:
+    """The value of the row with the smallest event time."""
+    return _of("first", column)
+
+
+def last(column: str) -> AggregateCall:
+    """The value of the row with the largest event time."""
+    return _of("last", column)
+
+
+def count_distinct(column: str) -> AggregateCall:
+    """How many different values that are not null."""
+    return _of("count_distinct", column)
+
+
+def _of(function: Function, column: object) -> AggregateCall:
+    if not isinstance(column, str):
+        raise InvalidUseError(
+            f"{function} takes the name of a column, compute it before with with_columns() column={column}"
+        )
+    return AggregateCall(function, column)

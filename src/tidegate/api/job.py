@@ -1,0 +1,98 @@
+"""A running pipeline, as its user sees it. Modelled on Spark's ``StreamingQuery``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.core.duration import Duration, parse_duration_ms
+from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
+from tidegate.runtime.leader import Leader
+
+STOP_WAIT_S = 60.0
+
+
+class Job:
+    """A handle on a job. All methods may be called from any thread."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self._leader.job
+
+    @property
+    def status(self) -> str:
+        """STARTING, RUNNING, RESTARTING, STOPPING, FINISHED, STOPPED or FAILED."""
+        return self._leader.status
+
+    @property
+    def error(self) -> JobFailedError | None:
+        """Why the job failed, if it did."""
+        return self._leader.error
+
+    @property
+    def restored_from(self) -> int | None:
+        """The epoch that this job was started from."""
+        return self._leader.restored_from
+
+    @property
+    def ui_url(self) -> str | None:
+        """Where the job's page is; ``None``: there is none."""
+        return None
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until the job has ended; False when ``timeout`` seconds passed first. Raises what made the job fail."""
+        if timeout is not None and timeout < 0:
+            raise InvalidUseError(f"timeout is a number of seconds timeout={timeout}")
+        if not self._leader.ended.wait(timeout):
+            return False
+        if self._leader.error is not None:
+            raise self._leader.error
+        return True
+
+    def checkpoint(self, timeout: Duration = "600s") -> int:
+        """Take a checkpoint now and wait for it; gives its epoch. Joins one that is under way."""
+        self._need_checkpoints("checkpoint()")
+        return self._leader.request_checkpoint().result(parse_duration_ms(timeout) / 1000)
+
+    def savepoint(self, path: str | None = None, timeout: Duration = "600s") -> int:
+        """Take a checkpoint that is kept until you delete it; gives its epoch. It is never unaligned."""
+        self._need_checkpoints("savepoint()")
+        return self._leader.request_checkpoint(savepoint=path or "").result(parse_duration_ms(timeout) / 1000)
+
+    def cancel_checkpoint(self, checkpoint_id: int) -> None:
+        """Abort a checkpoint that is under way."""
+        self._leader.cancel_checkpoint(checkpoint_id).result(STOP_WAIT_S)
+
+    def stop(self, savepoint: str | None = None, drain: bool = False) -> None:
+        """End the job and wait for it: after a savepoint if a name is given, after all input is done with ``drain``.
+
+        What was not committed by a checkpoint is done again by the next start.
+        """
+        if savepoint is not None:
+            self.savepoint(savepoint)
+        self._leader.stop(drain=drain)
+        if not self._leader.ended.wait(STOP_WAIT_S):
+            raise JobFailedError(f"the job did not stop in {STOP_WAIT_S:.0f} s job={self.name}")
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The checkpoints of this run, committed and aborted, oldest first."""
+        return self._leader.checkpoints()
+
+    def metrics(self) -> dict[str, Any]:
+        """What the job has done so far."""
+        return self._leader.metrics()
+
+    def collect(self, sink: str | None = None) -> pa.Table:
+        """The committed rows of a ``collect()`` sink; name it when the pipeline has several."""
+        return self._leader.collected(sink)
+
+    def _need_checkpoints(self, what: str) -> None:
+        if not self._leader.checkpointing:
+            raise CheckpointDisabled(
+                f"{what} needs checkpointing: start the job with checkpoint=tg.CheckpointConfig(interval='1s')"
+            )

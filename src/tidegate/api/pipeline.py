@@ -1,0 +1,156 @@
+"""A pipeline: a name and its outputs, checked as a whole and ready to start."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tidegate.api.sources import checked_call
+from tidegate.api.stream import Output, Stream
+from tidegate.core.config import CheckpointConfig
+from tidegate.errors import InvalidUseError
+from tidegate.plan.build import build, check_parallelism
+from tidegate.plan.connector import Json
+from tidegate.plan.explain import explain
+from tidegate.plan.logical import LogicalPlan
+from tidegate.plan.names import check_name
+from tidegate.plan.physical import OperatorSpec, PhysicalPlan, SinkSpec, SourceSpec
+from tidegate.plan.shape import describe_state, fingerprint
+
+if TYPE_CHECKING:
+    from tidegate.api.job import Job
+
+
+class Pipeline:
+    """Everything that one job runs. Its sinks show the same epochs, always.
+
+    The name is the job's name in the store: starting a pipeline of the same name goes on where the last one
+    stopped.
+    """
+
+    def __init__(self, name: str, *outputs: Output) -> None:
+        self.name = check_name("a pipeline", name)
+        _check_outputs(outputs)
+        self.plan = LogicalPlan(name, tuple(output.node for output in outputs))
+        self._physical = build(self.plan, parallelism=1)
+        _check_sinks([spec for spec in self._specs() if isinstance(spec, SinkSpec)])
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {len(self.plan.sinks)} outputs)"
+
+    @property
+    def bounded(self) -> bool:
+        """True when every source ends by itself."""
+        return all(spec.source.bounded for spec in self._specs() if isinstance(spec, SourceSpec))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what checkpoints hold; pipelines with the same one fit each other's state."""
+        return fingerprint(self._physical)
+
+    def physical(self, parallelism: int) -> PhysicalPlan:
+        """What the nodes run."""
+        check_parallelism(parallelism)
+        return replace(self._physical, parallelism=parallelism)
+
+    def describe_state(self) -> dict[str, Json]:
+        """Every operator that leaves something in a checkpoint, by name, with what its state is made of."""
+        return describe_state(self._physical)
+
+    def explain(
+        self, parallelism: int = 2, checkpoint: CheckpointConfig | None = None, format: str = "text"
+    ) -> str:
+        """The physical plan as ``text``, ``json`` or ``mermaid``.
+
+        Without ``checkpoint`` edges show the default modes.
+        """
+        return explain(self.physical(parallelism), checkpoint, format)
+
+    def start(
+        self,
+        spark: Any,
+        *,
+        parallelism: int | None = None,
+        store: str | os.PathLike[str] | None = None,
+        checkpoint: CheckpointConfig | None = None,
+        restore: str | int | os.PathLike[str] = "latest",
+        overwrite: bool = False,
+        **options: Any,
+    ) -> Job:
+        """Run it on Spark, from the latest committed checkpoint in ``store`` if there is one.
+
+        ``restore`` is ``"latest"``, ``"none"``, an epoch or the path of a savepoint. ``overwrite=True`` lets
+        ``restore="none"`` clear sinks that already have rows. Everything that can be checked is checked
+        first.
+        """
+        self._check_start(parallelism, checkpoint, restore)
+        from tidegate.api.start import start_job
+
+        return checked_call(
+            "start",
+            start_job,
+            self,
+            spark,
+            parallelism=parallelism,
+            store=store,
+            checkpoint=checkpoint,
+            restore=restore,
+            overwrite=overwrite,
+            **options,
+        )
+
+    def _specs(self) -> list[OperatorSpec]:
+        return [spec for stage in self._physical.stages for spec in stage.operators]
+
+    def _check_start(self, parallelism: int | None, checkpoint: object, restore: object) -> None:
+        if parallelism is not None:
+            check_parallelism(parallelism)
+        if checkpoint is not None and not isinstance(checkpoint, CheckpointConfig):
+            raise InvalidUseError(f"checkpoint takes a CheckpointConfig checkpoint={checkpoint!r}")
+        _check_restore(restore)
+        if not self.bounded and (checkpoint is None or not checkpoint.enabled):
+            raise InvalidUseError(
+                "a pipeline without end shows no rows unless it takes checkpoints: "
+                f"give checkpoint=CheckpointConfig(interval='1s') pipeline={self.name}"
+            )
+
+
+def _check_outputs(outputs: tuple[object, ...]) -> None:
+    if not outputs:
+        raise InvalidUseError("a pipeline needs at least one output, for example stream.write_parquet('out')")
+    for output in outputs:
+        if isinstance(output, Stream):
+            raise InvalidUseError(
+                f"a stream needs a sink, for example write_parquet('out') stream={output!r}"
+            )
+        if not isinstance(output, Output):
+            raise InvalidUseError(
+                f"a pipeline is made of outputs such as stream.write_parquet('out') given={output!r}"
+            )
+    if len({output.node for output in outputs if isinstance(output, Output)}) < len(outputs):
+        raise InvalidUseError("an output was given twice, give each once")
+
+
+def _check_sinks(specs: list[SinkSpec]) -> None:
+    """Two sinks in one place would overwrite or hide each other's rows."""
+    places = Counter(place for spec in specs if (place := _place(spec)) is not None)
+    for (kind, where), times in places.items():
+        if times > 1:
+            raise InvalidUseError(f"two outputs write to the same place, give each its own {kind}={where}")
+
+
+def _place(spec: SinkSpec) -> tuple[str, str] | None:
+    path = getattr(spec.sink, "path", None)
+    if path is not None:
+        return "path", os.path.abspath(path) if "://" not in str(path) else str(path)
+    name = getattr(spec.sink, "name", None)
+    return None if name is None else ("name", str(name))
+
+
+def _check_restore(restore: object) -> None:
+    if isinstance(restore, bool) or not isinstance(restore, str | int | os.PathLike):
+        raise InvalidUseError(f'restore is "latest", "none", an epoch or a path restore={restore!r}')
+    if restore == "" or (isinstance(restore, int) and restore < 0):
+        raise InvalidUseError(f'restore is "latest", "none", an epoch or a path restore={restore!r}')

@@ -1,0 +1,87 @@
+"""Where streams begin. The connectors are imported when they are used."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from tidegate.api.stream import Stream
+from tidegate.core.duration import Duration
+from tidegate.errors import InvalidUseError
+from tidegate.plan.connector import Source
+from tidegate.plan.expressions import need_column
+from tidegate.plan.logical import Read
+from tidegate.plan.names import last_part
+from tidegate.plan.schemas import check_unique
+from tidegate.plan.units import is_event_time
+
+T = TypeVar("T")
+Place: TypeAlias = str | os.PathLike[str]
+
+
+def read_parquet(
+    path: Place | Sequence[Place],
+    *,
+    event_time: str | None = None,
+    out_of_orderness: Duration = 0,
+    continuous: bool = False,
+) -> Stream:
+    """Rows of a Parquet file, a directory or a list of files.
+
+    ``event_time`` names an int64 (milliseconds) or timestamp column.
+    """
+    from tidegate.connectors.parquet import ParquetSource
+
+    if continuous:
+        raise InvalidUseError("watching a directory is not available yet continuous=True")
+    source = ParquetSource(path, event_time=event_time, out_of_orderness=out_of_orderness)
+    first = path if isinstance(path, str | os.PathLike) else path[0]
+    return _stream(source, os.path.basename(os.path.abspath(first)))
+
+
+def generate(rows: int | None = None, rows_per_second: float | None = None, **options: Any) -> Stream:
+    """Made-up rows, the same ones every time: as many as ``rows`` or without end, at full speed or paced."""
+    from tidegate.connectors.generate import GenerateSource
+
+    return from_source(
+        checked_call("generate", GenerateSource, rows=rows, rows_per_second=rows_per_second, **options)
+    )
+
+
+def from_source(source: Source) -> Stream:
+    """Rows of any object that keeps the ``Source`` protocol; its ``path`` or ``name`` names the operator."""
+    return _stream(source, last_part(source))
+
+
+def _stream(source: Source, identity: str) -> Stream:
+    if not isinstance(source, Source):
+        raise InvalidUseError(f"from_source needs a Source, see tidegate.Source source={source!r}")
+    _check_schema(source.schema)
+    if source.event_time is not None:
+        _check_event_time(source.schema, source.event_time)
+    return Stream(Read(schema=source.schema, event_time=source.event_time, source=source, identity=identity))
+
+
+def checked_call(where: str, function: Callable[..., T], *values: Any, **options: Any) -> T:
+    """Call with a clear error for options that the function does not know."""
+    try:
+        inspect.signature(function).bind(*values, **options)
+    except TypeError as error:
+        raise InvalidUseError(f"{where}: {error}") from None
+    return function(*values, **options)
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    if not schema.names:
+        raise InvalidUseError("a source needs at least one column")
+    check_unique("source", schema.names)
+
+
+def _check_event_time(schema: pa.Schema, name: str) -> None:
+    kind = need_column("event_time", name, schema).type
+    if not is_event_time(kind):
+        raise InvalidUseError(f"event time is int64 milliseconds or a timestamp column={name!r} type={kind}")

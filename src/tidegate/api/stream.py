@@ -1,0 +1,344 @@
+"""Streams: a user builds a plan with them. Every call checks its arguments at once; nothing runs here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.api.aggregates import AggregateCall
+from tidegate.api.checks import (
+    aggregate_columns,
+    check_available,
+    check_same_key,
+    key_names,
+    need_expression,
+    need_value,
+    result_time,
+    unlike,
+)
+from tidegate.api.windows import TimeWindow
+from tidegate.errors import InvalidUseError
+from tidegate.plan.connector import Sink
+from tidegate.plan.expressions import Column, column, need_column, passed_on, predicate
+from tidegate.plan.logical import (
+    Aggregate,
+    Filter,
+    Join,
+    MapBatches,
+    Named,
+    Node,
+    Project,
+    Union,
+    Write,
+    joined,
+)
+from tidegate.plan.names import check_name, function_text
+from tidegate.plan.physical import Window
+from tidegate.plan.schemas import aggregate_schema, check_unique, key_field, schema_text
+
+col = pc.field
+
+BatchMap = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+class Stream:
+    """Rows that are still to come.
+
+    Immutable: every method gives a new stream. Used twice, it is read once.
+    """
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __repr__(self) -> str:
+        return f"Stream({schema_text(self.schema)})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        return self._node.schema
+
+    @property
+    def event_time(self) -> str | None:
+        """The column with the rows' event time, if the stream has one."""
+        return self._node.event_time
+
+    @property
+    def node(self) -> Node:
+        """The logical plan that ends here."""
+        return self._node
+
+    def named(self, name: str) -> Stream:
+        """The same stream; the operator that gives it has this name in explain, metrics and checkpoints."""
+        return Stream(_named(self._node, name))
+
+    def filter(self, condition: pc.Expression) -> Stream:
+        """The rows for which the condition is true."""
+        expression = need_expression("filter", condition)
+        uses = predicate("filter", expression, self.schema)
+        return Stream(Filter(**_over(self._node), expression=expression, uses=uses))
+
+    def select(self, *columns: str | pc.Expression, **named: object) -> Stream:
+        """These columns only, then the named expressions.
+
+        Leaving out the event time means no windows afterwards.
+        """
+        chosen = [self._plain_column(each) for each in columns]
+        chosen += [
+            column("select", name, need_value("select", each), self.schema) for name, each in named.items()
+        ]
+        if not chosen:
+            raise InvalidUseError(f"select needs at least one column columns={', '.join(self.schema.names)}")
+        return self._project("select", chosen)
+
+    def with_columns(self, **named: object) -> Stream:
+        """All columns and these: one of the same name is replaced, others come behind."""
+        if self.event_time in named:
+            raise InvalidUseError(
+                f"the event-time column can't be replaced, choose another name column={self.event_time!r}"
+            )
+        where = "with_columns"
+        values = {name: need_value(where, each) for name, each in named.items()}
+        new = {name: column(where, name, each, self.schema) for name, each in values.items()}
+        kept = [new.pop(field.name) if field.name in new else passed_on(field) for field in self.schema]
+        return self._project(where, [*kept, *new.values()])
+
+    def map_batches(self, function: BatchMap, schema: pa.Schema | None = None) -> Stream:
+        """What the function makes of each RecordBatch.
+
+        Without ``schema`` it must give the same columns back.
+        """
+        if not callable(function):
+            raise InvalidUseError(f"map_batches needs a function of a RecordBatch function={function!r}")
+        if schema is not None and (not isinstance(schema, pa.Schema) or not schema.names):
+            raise InvalidUseError(f"map_batches: schema is a pyarrow.Schema with columns schema={schema!r}")
+        result = schema or self.schema
+        check_unique("map_batches", result.names)
+        time = self.event_time if self._keeps_event_time(result) else None
+        return Stream(MapBatches(schema=result, event_time=time, inputs=(self._node,), function=function))
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of all of these streams, which must have the same columns."""
+        if not others:
+            raise InvalidUseError("union needs at least one other stream")
+        return Stream(Union(**_over(self._node, *(self._alike(other) for other in others))))
+
+    def join(self, other: Stream, on: str | Sequence[str], window: TimeWindow) -> Stream:
+        """Pairs of rows with equal keys in the same window, given when the window closes.
+
+        Columns: the keys, ``window_start``, ``window_end``, then the other columns of both sides; a name that
+        is taken gets ``_right``. Null keys never match. The event time of the result is ``window_end``.
+        """
+        _check_stream("join", other)
+        keys = key_names("join", (on,) if isinstance(on, str) else on)
+        for key in keys:
+            check_same_key(key, self.schema, other.schema)
+        bound = self._window("join", window, other)
+        sides = (self._node, other._node)
+        time = result_time(bound)
+        return Stream(
+            Join(schema=joined(keys, *sides), event_time=time, inputs=sides, keys=keys, window=bound)
+        )
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """The rows by key: what follows is computed for each key on its own."""
+        keys = key_names("key_by", columns)
+        for key in keys:
+            key_field("key_by", key, self.schema)
+        return KeyedStream(self, keys)
+
+    def write_parquet(self, path: str | os.PathLike[str], **options: Any) -> Output:
+        """Into a directory of Parquet files that shows committed epochs only."""
+        from tidegate.api.sources import checked_call
+        from tidegate.connectors.parquet import ParquetSink
+
+        return self._written(checked_call("write_parquet", ParquetSink, path, **options), "write_parquet")
+
+    def write(self, sink: Sink) -> Output:
+        """Into any object that keeps the ``Sink`` protocol."""
+        if not isinstance(sink, Sink):
+            raise InvalidUseError(f"write needs a Sink, see tidegate.Sink sink={sink!r}")
+        return self._written(sink, "write")
+
+    def collect(self, name: str = "result") -> Output:
+        """To the driver: ``job.collect(name)`` gives the committed rows."""
+        from tidegate.connectors.collect import CollectSink
+
+        return self._written(CollectSink(check_name("a result", name)), "collect")
+
+    def for_each_batch(self, function: Callable[[pa.RecordBatch, int], object]) -> Output:
+        """Call ``function(batch, epoch)`` on the driver, in epoch order; a crash may repeat a call."""
+        from tidegate.connectors.foreach import ForEachBatchSink
+
+        if not callable(function):
+            raise InvalidUseError(f"for_each_batch needs a function of (batch, epoch) function={function!r}")
+        return self._written(ForEachBatchSink(function), "for_each_batch", function_text(function))
+
+    def _written(self, sink: Sink, label: str, identity: str = "") -> Output:
+        return Output(Write(**_over(self._node), sink=sink, label=label, identity=identity))
+
+    def _project(self, where: str, columns: list[Column]) -> Stream:
+        check_unique(where, [each.name for each in columns])
+        schema = pa.schema([pa.field(each.name, each.type) for each in columns])
+        time = self._event_time_among(columns)
+        return Stream(Project(schema=schema, event_time=time, inputs=(self._node,), columns=tuple(columns)))
+
+    def _event_time_among(self, columns: list[Column]) -> str | None:
+        """The column that passes the event time on, under its own name or another."""
+        if self.event_time is None:
+            return None
+        same = [each.name for each in columns if each.is_field(self.event_time)]
+        return self.event_time if self.event_time in same else next(iter(same), None)
+
+    def _plain_column(self, given: object) -> Column:
+        if isinstance(given, pc.Expression):
+            name = next((name for name in self.schema.names if given.equals(pc.field(name))), None)
+            if name is None:
+                column("select", "", given, self.schema)
+                raise InvalidUseError(
+                    f"select: a computed column needs a name, write select(name=...) expression={given}"
+                )
+            given = name
+        return passed_on(need_column("select", given, self.schema))
+
+    def _keeps_event_time(self, schema: pa.Schema) -> bool:
+        time = self.event_time
+        return time in schema.names and schema.field(time).type == self.schema.field(time).type
+
+    def _alike(self, other: object) -> Node:
+        """The other stream with its columns in the order of this one's."""
+        other = _check_stream("union", other)
+        ours, theirs = ({field.name: field.type for field in each} for each in (self.schema, other.schema))
+        if ours != theirs:
+            raise InvalidUseError(f"union: {unlike(ours, theirs)}")
+        if self.event_time != other.event_time:
+            raise InvalidUseError(
+                f"union needs the same event-time column columns={self.event_time}, {other.event_time}"
+            )
+        return (
+            other._node if other.schema.names == self.schema.names else other.select(*self.schema.names)._node
+        )
+
+    def _window(self, where: str, window: object, other: Stream | None = None) -> Window:
+        """A window in this stream's unit; the other side of a join must have the same."""
+        if not isinstance(window, TimeWindow):
+            raise InvalidUseError(f"{where}: a window is written like tumbling('10s') window={window!r}")
+        kinds = [_time_type(where, each) for each in (self, other) if each is not None]
+        if any(kind != kinds[0] for kind in kinds):
+            raise InvalidUseError(
+                f"{where}: both sides need the same type of event time types={kinds[0]}, {kinds[1]}"
+            )
+        check_available(where, window)
+        return window.over(where, kinds[0])
+
+
+class KeyedStream:
+    """A stream by key. ``window`` comes next."""
+
+    __slots__ = ("_keys", "_stream")
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
+        self._stream = stream
+        self._keys = keys
+
+    def window(self, window: TimeWindow) -> WindowedStream:
+        """The rows of each key by time."""
+        return WindowedStream(self._stream, self._keys, self._stream._window("window", window))
+
+    def aggregate(self, **aggregates: AggregateCall) -> Stream:
+        """Running aggregates: not available yet."""
+        aggregate_columns(aggregates, self._stream.schema)
+        raise InvalidUseError(
+            "aggregates without a window are not available yet, call window() before aggregate()"
+        )
+
+    def process(self, function: Callable[..., Any], state: pa.Schema, output: pa.Schema) -> Stream:
+        """Keyed state for a user's function: not available yet."""
+        if not callable(function) or not isinstance(state, pa.Schema) or not isinstance(output, pa.Schema):
+            raise InvalidUseError(
+                "process takes a function and two schemas: process(fn, state=..., output=...)"
+            )
+        raise InvalidUseError("process is not available yet")
+
+
+class WindowedStream:
+    """A stream by key and window. ``aggregate`` comes next."""
+
+    __slots__ = ("_keys", "_stream", "_window")
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window) -> None:
+        self._stream = stream
+        self._keys = keys
+        self._window = window
+
+    def aggregate(self, **aggregates: AggregateCall) -> Stream:
+        """One row per key and window: keys, ``window_start``, ``window_end``, the names given.
+
+        It comes when the window closes. The event time of the result is ``window_end``, so windows can be put
+        on windows: a row comes before the watermark that closed its window, so it is never late there. With
+        ``allowed_lateness`` it would be, so then the result has no event time.
+        """
+        columns = aggregate_columns(aggregates, self._stream.schema)
+        time = self._stream.event_time
+        assert time is not None
+        return Stream(
+            Aggregate(
+                schema=aggregate_schema(self._keys, columns, self._stream.schema, time),
+                event_time=result_time(self._window),
+                inputs=(self._stream.node,),
+                keys=self._keys,
+                window=self._window,
+                aggregates=columns,
+            )
+        )
+
+
+class Output:
+    """A stream with a sink: what a ``Pipeline`` is made of."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __repr__(self) -> str:
+        return f"Output({schema_text(self._node.schema)})"
+
+    @property
+    def node(self) -> Node:
+        """The logical plan that ends here."""
+        return self._node
+
+    def named(self, name: str) -> Output:
+        """The same output; its sink has this name in explain, metrics and checkpoints."""
+        return Output(_named(self._node, name))
+
+
+def _over(*inputs: Node) -> dict[str, Any]:
+    """What an operator has that passes on the columns of its inputs."""
+    return {"schema": inputs[0].schema, "event_time": inputs[0].event_time, "inputs": inputs}
+
+
+def _named(node: Node, name: str) -> Node:
+    return Named(**_over(node), label=check_name("an operator", name))
+
+
+def _check_stream(where: str, other: object) -> Stream:
+    if not isinstance(other, Stream):
+        raise InvalidUseError(f"{where} needs another stream other={other!r}")
+    return other
+
+
+def _time_type(where: str, stream: Stream) -> pa.DataType:
+    if stream.event_time is None:
+        raise InvalidUseError(
+            f"{where}: the stream has no event time, give event_time= to its source and keep that column; "
+            f"after a window with allowed_lateness there is none columns={', '.join(stream.schema.names)}"
+        )
+    return stream.schema.field(stream.event_time).type

@@ -1,0 +1,240 @@
+"""The suite `pipeline`: every workload on every engine in turn, then checkpoints on against off.
+
+Engines take turns within one process, so that a busy neighbour hits all of them alike. Every figure is given
+as lowest, middle and highest. A run counts whole: from the call that starts the work to its end, on a session
+that is up and warm.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegate.bench import duckdb_side, structured_streaming, tidegate_side
+from tidegate.bench.compare import Comparison, compare
+from tidegate.bench.data import ensure, first_files
+from tidegate.bench.workloads import WINDOW_MS, Measured, Place, Workload, spread, workloads
+from tidegate.errors import InvalidUseError
+from tidegate.spark.session import Session
+
+INTERVAL = "1s"
+WARM_UP_ROWS = 200_000
+CALIBRATIONS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How much to measure."""
+
+    rows: int = 20_000_000
+    rounds: int = 3
+    pairs: int = 5
+    seconds: float = 60.0
+    streaming_rows: int = 4_000_000
+    parallelism: int = 2
+    workloads: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """How many steps a run has: the warm-up, every round, the calibration and every pair."""
+        chosen = workloads(self.rows, self.workloads)
+        return 1 + len(chosen) * self.rounds + (1 + self.pairs if self.pairs else 0)
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("rows", 1),
+            ("rounds", 0),
+            ("pairs", 0),
+            ("streaming_rows", 0),
+            ("parallelism", 1),
+        ):
+            if getattr(self, name) < least:
+                raise InvalidUseError(
+                    f"--{name.replace('_', '-')} is at least {least} {name}={getattr(self, name)}"
+                )
+        if self.seconds < 0:
+            raise InvalidUseError(f"--seconds is at least 0 seconds={self.seconds}")
+        workloads(self.rows, self.workloads)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where to work, and whom to tell what is going on: ``step`` once per step, ``tell`` in between."""
+
+    spark: Session
+    settings: Settings
+    data: Path
+    work: Path
+    step: Callable[[str], None]
+    tell: Callable[[str], None]
+
+    def run(self) -> dict[str, Any]:
+        """Measure everything; gives one document. Blocks for minutes."""
+        self._warm_up()
+        chosen = workloads(self.settings.rows, self.settings.workloads)
+        results = [self._workload(workload) for workload in chosen] if self.settings.rounds else []
+        return {
+            "workloads": results,
+            "checkpointing": self._on_against_off() if self.settings.pairs else None,
+        }
+
+    # -- every workload on every engine --------------------------------------------------------------------
+
+    def _workload(self, workload: Workload) -> dict[str, Any]:
+        folders = self._folders(workload)
+        runs: dict[str, list[Measured]] = {"tidegate": [], "duckdb": [], "structured_streaming": []}
+        comparisons = []
+        for number in range(1, self.settings.rounds + 1):
+            self.step(f"{workload.name}: round {number} of {self.settings.rounds}")
+            with self._scratch() as scratch:
+                comparisons.append(self._round(workload, folders, scratch, runs))
+        return _result(workload, {name: kept for name, kept in runs.items() if kept}, comparisons)
+
+    def _round(
+        self, workload: Workload, folders: tuple[Path, ...], scratch: Path, runs: dict[str, list[Measured]]
+    ) -> Comparison:
+        threads = self.settings.parallelism
+        ours = Place(folders, scratch / "tidegate", scratch / "store")
+        runs["tidegate"].append(self._tidegate(workload, ours, INTERVAL))
+        theirs = Place(folders, scratch / "duckdb", scratch / "none")
+        runs["duckdb"].append(duckdb_side.run(workload.shape, theirs, workload.rows, threads))
+        if self.settings.streaming_rows:
+            runs["structured_streaming"].append(self._streaming(workload, folders, scratch))
+        return compare(workload.shape, ours.output, theirs.output, threads)
+
+    def _tidegate(self, workload: Workload, place: Place, interval: str | None) -> Measured:
+        asked = tidegate_side.pipeline(workload.shape, place, workload.name)
+        return tidegate_side.run(self.spark, asked, place, workload.rows, self.settings.parallelism, interval)
+
+    def _streaming(self, workload: Workload, folders: tuple[Path, ...], scratch: Path) -> Measured:
+        """It gets the first files only: at its speed all of them would take many minutes."""
+        share = -(-self.settings.streaming_rows // len(folders))
+        chosen = [first_files(folder, share) for folder in folders]
+        inputs = tuple(
+            structured_streaming.link_files(files, scratch / f"input-{number}")
+            for number, (files, _) in enumerate(chosen)
+        )
+        place = Place(inputs, scratch / "streaming", scratch / "streaming-checkpoint")
+        rows = sum(found for _, found in chosen)
+        return structured_streaming.run(self.spark, workload.shape, place, rows, self.settings.parallelism)
+
+    # -- checkpoints on against off ------------------------------------------------------------------------
+
+    def _on_against_off(self) -> dict[str, Any]:
+        workload = workloads(self.settings.rows)[0]
+        folder = self._folders(workload)
+        times = self._calibrate(workload, folder)
+        pairs = []
+        for number in range(1, self.settings.pairs + 1):
+            self.step(f"checkpoints on against off: pair {number} of {self.settings.pairs}")
+            # Whoever goes second meets a warmer machine: take turns.
+            order = (INTERVAL, None) if number % 2 else (None, INTERVAL)
+            runs = {interval: self._steady(workload, folder, times, interval) for interval in order}
+            pairs.append((runs[INTERVAL], runs[None]))
+        return _overhead(workload, times, pairs)
+
+    def _calibrate(self, workload: Workload, folder: tuple[Path, ...]) -> int:
+        """How often to read the files so that a run lasts long enough."""
+        times = 1
+        self.step("checkpoints on against off: finding the right number of rows")
+        for _ in range(CALIBRATIONS_MAX):
+            self.tell(f"checkpoints on against off: how long do {times * workload.rows:,} rows take?")
+            seconds = self._steady(workload, folder, times, None).seconds
+            if seconds >= self.settings.seconds:
+                return times
+            # The start of a job takes a while too, so a short run promises less speed than a long one has.
+            times = max(times + 1, int(times * self.settings.seconds / seconds * 1.1) + 1)
+        return times
+
+    def _steady(
+        self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None
+    ) -> Measured:
+        spec = workload.inputs[0]
+        lasts_ms = spec.rows * 1_000 // spec.rows_per_second + spec.disorder_ms
+        span_ms = (lasts_ms // WINDOW_MS + 1) * WINDOW_MS
+        with self._scratch() as scratch:
+            place = Place(folder, scratch / "output", scratch / "store")
+            asked = tidegate_side.steady(place, "steady", times, span_ms)
+            rows = workload.rows * times
+            return tidegate_side.run(self.spark, asked, place, rows, self.settings.parallelism, interval)
+
+    # -- around it -----------------------------------------------------------------------------------------
+
+    def _warm_up(self) -> None:
+        """Class loading, compilation and imports belong to nobody's figures."""
+        self.step("warming up")
+        for workload in workloads(min(WARM_UP_ROWS, self.settings.rows)):
+            folders = self._folders(workload)
+            with self._scratch() as scratch:
+                self._tidegate(workload, Place(folders, scratch / "tidegate", scratch / "store"), INTERVAL)
+                place = Place(folders, scratch / "duckdb", scratch / "none")
+                duckdb_side.run(workload.shape, place, workload.rows, self.settings.parallelism)
+                if self.settings.streaming_rows:
+                    self._streaming(workload, folders, scratch)
+
+    def _folders(self, workload: Workload) -> tuple[Path, ...]:
+        def tell(rows: int) -> None:
+            self.tell(f"{workload.name}: making data, {rows:,} rows")
+
+        return tuple(ensure(spec, self.data, tell) for spec in workload.inputs)
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """A directory that is gone afterwards: no run finds what another left."""
+        folder = self.work / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _result(
+    workload: Workload, runs: dict[str, list[Measured]], comparisons: list[Comparison]
+) -> dict[str, Any]:
+    engines = {name: engine_result(kept) for name, kept in runs.items()}
+    ours = engines["tidegate"]["rows_per_second"]["median"]
+    return {
+        "name": workload.name,
+        "title": workload.title,
+        "rows": workload.rows,
+        "engines": engines,
+        "equal": all(comparison.equal for comparison in comparisons),
+        "comparison": str(next((c for c in comparisons if not c.equal), comparisons[0])),
+        "times_faster_than": {
+            name: ours / engine["rows_per_second"]["median"]
+            for name, engine in engines.items()
+            if name != "tidegate"
+        },
+    }
+
+
+def engine_result(runs: list[Measured]) -> dict[str, Any]:
+    """All runs of one engine at one workload."""
+    return {
+        "rows": runs[0].rows,
+        "rows_out": runs[-1].rows_out,
+        "rows_per_second": spread([run.rows_per_second for run in runs]),
+        "seconds": spread([run.seconds for run in runs]),
+        "checkpoints": [run.checkpoints for run in runs],
+    }
+
+
+def _overhead(workload: Workload, times: int, pairs: list[tuple[Measured, Measured]]) -> dict[str, Any]:
+    """What checkpoints cost: one minus the speed with them over the speed without, pair by pair."""
+    costs = [1.0 - on.rows_per_second / off.rows_per_second for on, off in pairs]
+    return {
+        "workload": workload.name,
+        "interval": INTERVAL,
+        "rows": workload.rows * times,
+        "readings_of_the_files": times,
+        "on": engine_result([on for on, _ in pairs]),
+        "off": engine_result([off for _, off in pairs]),
+        "cost_per_pair": costs,
+        "cost": spread(costs),
+    }

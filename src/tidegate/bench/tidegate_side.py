@@ -1,0 +1,82 @@
+"""The questions as a user of tidegate writes them, and one measured run of a pipeline."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import tidegate as tg
+from tidegate.bench.replay import ReplaySource
+from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, Measured, Place, Shape
+from tidegate.connectors.parquet_source import ParquetSource
+from tidegate.errors import JobFailedError
+from tidegate.spark.session import Session
+
+RUN_TIMEOUT_S = 3600.0
+
+
+def pipeline(shape: Shape, place: Place, name: str) -> tg.Pipeline:
+    """The workload on tidegate."""
+    streams = [
+        tg.read_parquet(folder, event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS)
+        for folder in place.inputs
+    ]
+    match shape:
+        case "aggregate":
+            asked = per_key(streams[0])
+        case "join":
+            left, right = (stream.select("ts", "key", "value") for stream in streams)
+            asked = left.join(right, on="key", window=tg.tumbling(WINDOW_MS))
+        case "stateless":
+            asked = streams[0].filter(tg.col("kind") != 0).with_columns(cents=tg.col("value") * 100)
+    return tg.Pipeline(name, asked.write_parquet(place.output))
+
+
+def per_key(stream: tg.Stream) -> tg.Stream:
+    """Count, sum and maximum per key and window."""
+    return (
+        stream.filter(tg.col("kind") != 0)
+        .key_by("key")
+        .window(tg.tumbling(WINDOW_MS))
+        .aggregate(n=tg.count(), total=tg.sum("value"), peak=tg.max("value"))
+    )
+
+
+def steady(place: Place, name: str, times: int, span_ms: int) -> tg.Pipeline:
+    """The aggregate over its files read several times, for runs that last."""
+    files = ParquetSource(place.inputs[0], event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS)
+    return tg.Pipeline(
+        name, per_key(tg.from_source(ReplaySource(files, times, span_ms))).write_parquet(place.output)
+    )
+
+
+def run(
+    spark: Session, asked: tg.Pipeline, place: Place, rows: int, parallelism: int, interval: str | None
+) -> Measured:
+    """Start it and wait for its end; ``interval=None`` is without checkpoints. Blocks, an hour at most."""
+    checkpoint = tg.CheckpointConfig(interval=interval)
+    store = None if interval is None else str(place.scratch)
+    started = time.perf_counter()
+    job = asked.start(spark, parallelism=parallelism, store=store, checkpoint=checkpoint, restore="latest")
+    try:
+        _await(job)
+        seconds = time.perf_counter() - started
+    finally:
+        shutil.rmtree(place.scratch, ignore_errors=True)
+    committed = int(job.metrics().get("checkpoints_committed", 0))
+    return Measured(rows, seconds, rows_in(place.output), committed)
+
+
+def rows_in(folder: Path) -> int:
+    """How many rows the visible files of a directory have."""
+    return sum(pq.read_metadata(path).num_rows for path in folder.glob("[!_.]*.parquet"))
+
+
+def _await(job: Any) -> None:
+    if not job.await_termination(RUN_TIMEOUT_S):
+        job.stop()
+        raise JobFailedError(f"the run took longer than {RUN_TIMEOUT_S:.0f} s and was stopped job={job.name}")

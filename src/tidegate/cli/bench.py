@@ -1,0 +1,175 @@
+"""``tidegate bench``: measurements that anybody can repeat, with how much they scatter."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.cli.output import Output, rate
+from tidegate.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from tidegate.bench.pipeline import Settings
+
+HELP = "measure tidegate beside Structured Streaming and DuckDB"
+DESCRIPTION = (
+    "Measure tidegate beside Spark Structured Streaming and DuckDB on the same files, in turns, and compare "
+    "the results. At full size it takes about half an hour; --rows 1000000 --rounds 1 --pairs 1 --seconds 5 "
+    "gives a first idea in two minutes."
+)
+PACKAGES = ("tidegate", "pyspark", "pyarrow", "duckdb", "numpy")
+# Structured Streaming lives in the JVM: with Spark's default of 1 GiB it would mostly collect garbage.
+DRIVER_MEMORY = "4g"
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """The verb's own arguments."""
+    verb.add_argument("suite", metavar="SUITE", choices=["pipeline"], help="pipeline")
+    verb.add_argument("--rows", type=int, default=20_000_000, help="rows per workload (default: 20 million)")
+    verb.add_argument("--rounds", type=int, default=3, help="turns of every engine per workload (default: 3)")
+    verb.add_argument("--pairs", type=int, default=5, help="runs with and without checkpoints (default: 5)")
+    verb.add_argument(
+        "--seconds", type=float, default=60.0, help="least length of a run of a pair (default: 60)"
+    )
+    verb.add_argument(
+        "--streaming-rows",
+        type=int,
+        default=4_000_000,
+        help="rows for Structured Streaming, 0 to leave it out (default: 4 million)",
+    )
+    verb.add_argument("--parallelism", type=int, default=2, help="nodes, and DuckDB's threads (default: 2)")
+    verb.add_argument("--workload", action="append", default=[], help="only this one; may be repeated")
+    verb.add_argument(
+        "--data", metavar="DIR", help="keep the made-up rows here for the next time (default: don't)"
+    )
+
+
+def execute(arguments: argparse.Namespace, output: Output) -> int:
+    """Blocks until everything is measured. Exit code 1 when a result differs from DuckDB's."""
+    from tidegate.bench.pipeline import Settings
+
+    settings = Settings(
+        rows=arguments.rows,
+        rounds=arguments.rounds,
+        pairs=arguments.pairs,
+        seconds=arguments.seconds,
+        streaming_rows=arguments.streaming_rows,
+        parallelism=arguments.parallelism,
+        workloads=tuple(arguments.workload),
+    )
+    work = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
+    try:
+        data = Path(arguments.data) if arguments.data else work / "data"
+        with Progress("bench", settings.steps) as progress:
+            document = _measure(settings, data, work, progress)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    _print(document, output)
+    return 0 if all(result["equal"] for result in document["workloads"]) else 1
+
+
+def _measure(settings: Settings, data: Path, work: Path, progress: Progress) -> dict[str, Any]:
+    from tidegate.bench.duckdb_side import connect
+    from tidegate.bench.pipeline import Bench
+    from tidegate.spark.session import local_session
+
+    connect(settings.parallelism).close()
+    load_before, started = os.getloadavg()[0], time.monotonic()
+    spark = local_session(
+        f"local[{settings.parallelism + 1}]",
+        "tidegate bench",
+        log=work / "spark.log",
+        **{"spark.driver.memory": DRIVER_MEMORY},
+    )
+    try:
+        steps = count()
+        measured = Bench(
+            spark,
+            settings,
+            data,
+            work,
+            step=lambda note: progress.show(next(steps), note),
+            tell=lambda note: progress.update(None, note),
+        ).run()
+    finally:
+        spark.stop()
+    return {
+        "suite": "pipeline",
+        "machine": {**machine(), "load_before": load_before, "load_after": os.getloadavg()[0]},
+        "seconds": round(time.monotonic() - started, 1),
+        **measured,
+    }
+
+
+def machine() -> dict[str, object]:
+    """What the figures were taken on."""
+    return {
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in PACKAGES},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _print(document: dict[str, Any], output: Output) -> None:
+    output.document(document)
+    facts = document["machine"]
+    output.say(
+        f"{facts['cores']} cores, load {facts['load_before']:.1f} before, {facts['load_after']:.1f} after, "
+        f"pyspark {facts['pyspark']}, duckdb {facts['duckdb']}, pyarrow {facts['pyarrow']}"
+    )
+    for result in document["workloads"]:
+        _print_workload(result, output)
+    if document["checkpointing"] is not None:
+        _print_checkpointing(document["checkpointing"], output)
+
+
+def _print_workload(result: dict[str, Any], output: Output) -> None:
+    output.say(f"\n{result['name']}: {result['title']}; against DuckDB: {result['comparison']}")
+    rows = []
+    for name, engine in result["engines"].items():
+        faster = result["times_faster_than"].get(name)
+        rows.append(
+            {
+                "engine": name,
+                "rows": engine["rows"],
+                **_rates(engine),
+                "tidegate_is": "" if faster is None else f"{faster:.2f} x as fast",
+            }
+        )
+    output.table(rows)
+
+
+def _print_checkpointing(result: dict[str, Any], output: Output) -> None:
+    output.say(
+        f"\ncheckpoint every {result['interval']} against off, {len(result['cost_per_pair'])} pairs of "
+        f"{result['rows']:,} rows ({result['workload']})"
+    )
+    output.table([{"checkpoints": name, **_rates(result[name])} for name in ("on", "off")])
+    cost = result["cost"]
+    output.say(f"cost: median {cost['median']:.1%}, lowest {cost['min']:.1%}, highest {cost['max']:.1%}")
+
+
+def _rates(engine: dict[str, Any]) -> dict[str, str]:
+    speed = engine["rows_per_second"]
+    return {
+        "lowest": rate(speed["min"]),
+        "median": rate(speed["median"]),
+        "highest": rate(speed["max"]),
+        "seconds": f"{engine['seconds']['median']:.1f}",
+    }

@@ -1,0 +1,267 @@
+"""``tidegate demo``: a live pipeline on local Spark, a worker killed on the way, the result proved exact."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.cli.crash import kill_worker
+from tidegate.cli.output import Output
+from tidegate.cli.progress import Progress
+from tidegate.cli.watch import Watched, counted, follow
+from tidegate.errors import InvalidUseError, JobFailedError
+
+if TYPE_CHECKING:
+    from tidegate.api.pipeline import Pipeline
+    from tidegate.cli.proof import Claim, Proof
+    from tidegate.spark.session import Session
+
+HELP = "see a pipeline survive the death of a worker"
+DESCRIPTION = (
+    "Run a pipeline with two outputs on local Spark, kill -9 one of its workers on the way, and prove the "
+    "result against Spark SQL. Everything happens in a temporary directory that is gone afterwards."
+)
+ROWS = 12_000_000
+KEYS = 10_000
+PARALLELISM = 2
+INTERVAL = "250ms"
+PER_KEY_MS, PER_KIND_MS = 10_000, 60_000
+RUN_TIMEOUT_S = 300.0
+LOOK_S = 0.02
+LOG_TAIL_LINES = 20
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """The verb's own arguments."""
+    verb.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"rows to make (default: {ROWS:,})")
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened to one run, as it happens."""
+
+    killed: int | None = None
+    killed_at_s: float = 0.0
+    checkpoints_before: int = 0
+    gang_before: object = None
+    recovered_s: float | None = None
+    rows_after: int = 0
+    final: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def restarts(self) -> int:
+        """How often the gang was started again."""
+        return int(self.final.get("restarts", 0))
+
+    @property
+    def tells_something(self) -> bool:
+        """A worker died in the middle, and the job had to recover."""
+        return self.killed is not None and self.restarts > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The last line of ``demo --json``."""
+
+    rows_in: int
+    rows_out: int
+    checkpoints_committed: int
+    restarts: int
+    exact: bool
+    seconds: float
+    recovery_seconds: float | None
+
+
+def execute(arguments: argparse.Namespace, output: Output) -> int:
+    """Blocks for about a minute. Exit code 1 when the result is not exact."""
+    if arguments.rows < 1:
+        raise InvalidUseError(f"--rows is a positive number rows={arguments.rows}")
+    started = time.monotonic()
+    with _workplace() as folder:
+        from tidegate.spark.session import local_session
+
+        log = folder / "spark.log"
+        output.say("starting Spark …")
+        spark = local_session(f"local[{PARALLELISM + 1}]", "tidegate demo", log=log)
+        try:
+            story, proofs, rows = _tell(spark, folder, arguments.rows, output)
+        except JobFailedError:
+            _show_tail(log)
+            raise
+        finally:
+            spark.stop()
+    result = _result(story, proofs, rows, time.monotonic() - started)
+    _print(result, story, proofs, output)
+    output.document(asdict(result))
+    return 0 if result.exact else 1
+
+
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    """A directory that is gone afterwards. The job's warnings go there too: the demo tells its own story."""
+    folder = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
+    logger, handler = logging.getLogger("tidegate"), logging.FileHandler(folder / "spark.log")
+    logger.addHandler(handler)
+    propagated, logger.propagate = logger.propagate, False
+    try:
+        yield folder
+    finally:
+        logger.propagate = propagated
+        logger.removeHandler(handler)
+        handler.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(spark: Session, folder: Path, rows: int, output: Output) -> tuple[Story, list[Proof], int]:
+    """One run; a second one with more rows when the first was over before a worker could be killed."""
+    from tidegate.cli.proof import prove
+
+    for attempt, size in enumerate((rows, rows * 3), start=1):
+        place = folder / f"run-{attempt}"
+        data = _make_data(size, place, output)
+        story = _run(spark, data, place, size, output)
+        if story.tells_something or attempt == 2:
+            break
+        output.say("the job was done before a worker could be killed: once more, with three times the rows")
+    output.say("computing the same in batch with Spark SQL …")
+    return story, prove(spark, data, claims(place)), size
+
+
+def _make_data(rows: int, place: Path, output: Output) -> Path:
+    from tidegate.bench.data import DataSpec, ensure
+
+    spec = DataSpec("events", rows, KEYS, "zipf", seed=7, rows_per_second=50_000)
+    output.say(f"making {rows:,} rows in {counted(spec.files, 'Parquet file')} …")
+    with Progress("making rows", rows) as progress:
+        return ensure(spec, place / "data", progress.update)
+
+
+def pipeline(data: Path, place: Path) -> Pipeline:
+    """One source, read once, and two outputs that always show the same epochs."""
+    import tidegate as tg
+
+    events = tg.read_parquet(data, event_time="ts", out_of_orderness="2s")
+    per_key = (
+        events.filter(tg.col("kind") != 0)
+        .key_by("key")
+        .window(tg.tumbling(PER_KEY_MS))
+        .aggregate(n=tg.count(), total=tg.sum("value"), peak=tg.max("value"))
+    )
+    per_kind = (
+        events.key_by("kind")
+        .window(tg.tumbling(PER_KIND_MS))
+        .aggregate(n=tg.count(), lowest=tg.min("value"), average=tg.mean("value"))
+    )
+    return tg.Pipeline(
+        "demo", per_key.write_parquet(place / "per_key"), per_kind.write_parquet(place / "per_kind")
+    )
+
+
+def claims(place: Path) -> list[Claim]:
+    """The pipeline's outputs in Spark's SQL."""
+    from tidegate.cli.proof import Claim
+
+    def windows(size_ms: int) -> str:
+        return f"ts - ts % {size_ms} AS window_start, ts - ts % {size_ms} + {size_ms} AS window_end"
+
+    per_key = f"""SELECT key, {windows(PER_KEY_MS)}, count(*) AS n, sum(value) AS total, max(value) AS peak
+                  FROM events WHERE kind <> 0 GROUP BY key, window_start, window_end"""
+    per_kind = f"""SELECT kind, {windows(PER_KIND_MS)}, count(*) AS n, min(value) AS lowest,
+                          avg(value) AS average FROM events GROUP BY kind, window_start, window_end"""
+    bounds = ("window_start", "window_end")
+    return [
+        Claim("per key", place / "per_key", ("key", *bounds), ("n", "peak"), ("total",), per_key),
+        Claim("per kind", place / "per_kind", ("kind", *bounds), ("n", "lowest"), ("average",), per_kind),
+    ]
+
+
+def _run(spark: Session, data: Path, place: Path, rows: int, output: Output) -> Story:
+    import tidegate as tg
+
+    output.say(f"running the pipeline on {PARALLELISM} Spark tasks, a checkpoint every {INTERVAL} …")
+    job = pipeline(data, place).start(
+        spark,
+        parallelism=PARALLELISM,
+        store=str(place / "store"),
+        checkpoint=tg.CheckpointConfig(interval=INTERVAL),
+    )
+    return watch_and_kill(job, rows, output)
+
+
+def watch_and_kill(job: Watched, rows: int, output: Output) -> Story:
+    """Kill a worker as soon as there is something to recover from; time what follows."""
+    story = Story()
+
+    def look(metrics: dict[str, Any]) -> None:
+        if story.killed is None:
+            _kill(story, job, metrics, output)
+        elif story.recovered_s is None and _running_again(story, job, metrics):
+            story.recovered_s = time.monotonic() - story.killed_at_s
+            output.say(f"processing again after {story.recovered_s:.1f} s")
+
+    with Progress("running", rows) as progress:
+        if not follow(job, progress, on_look=look, timeout_s=RUN_TIMEOUT_S, poll_s=LOOK_S):
+            raise JobFailedError(f"the demo's job did not end in {RUN_TIMEOUT_S:.0f} s status={job.status}")
+    story.final = job.metrics()
+    return story
+
+
+def _kill(story: Story, job: Watched, metrics: dict[str, Any], output: Output) -> None:
+    if job.status != "RUNNING" or not metrics.get("checkpoints_committed"):
+        return
+    story.killed_at_s = time.monotonic()
+    story.killed = kill_worker(metrics)
+    story.checkpoints_before = metrics["checkpoints_committed"]
+    story.gang_before = metrics.get("gang")
+    if story.killed is not None:
+        done = counted(story.checkpoints_before, "checkpoint")
+        output.say(f"kill -9 {story.killed}: a worker is dead, {done} committed so far")
+
+
+def _running_again(story: Story, job: Watched, metrics: dict[str, Any]) -> bool:
+    """All nodes of a new gang are there and have begun to read, or the job is through already."""
+    if not metrics.get("restarts") or job.status != "RUNNING" or metrics.get("gang") == story.gang_before:
+        return False
+    return len(metrics.get("nodes", [])) == PARALLELISM
+
+
+def _result(story: Story, proofs: list[Proof], rows: int, seconds: float) -> Result:
+    return Result(
+        rows_in=rows,
+        rows_out=sum(proof.rows for proof in proofs),
+        checkpoints_committed=int(story.final.get("checkpoints_committed", 0)),
+        restarts=story.restarts,
+        exact=all(proof.exact for proof in proofs),
+        seconds=round(seconds, 1),
+        recovery_seconds=None if story.recovered_s is None else round(story.recovered_s, 2),
+    )
+
+
+def _print(result: Result, story: Story, proofs: list[Proof], output: Output) -> None:
+    output.say()
+    output.say(f"rows       {result.rows_in:,} read once for both outputs, {result.rows_out:,} written")
+    committed = counted(result.checkpoints_committed, "checkpoint")
+    output.say(f"recovery   {committed} committed, {counted(result.restarts, 'restart')}")
+    if not story.tells_something:
+        output.say("           no worker could be killed in time: try --rows with a larger number")
+    for proof in proofs:
+        verdict = (
+            "every row equal" if proof.exact else f"{proof.wrong:,} of {proof.rows_expected:,} rows differ"
+        )
+        output.say(f"{proof.name:<10} {proof.rows:,} rows against Spark SQL in batch: {verdict}")
+    output.say(f"exact      {'yes' if result.exact else 'NO'}, {result.seconds:.0f} s in all")
+
+
+def _show_tail(log: Path) -> None:
+    """What Spark and the job said last, for whoever has to find out why."""
+    for line in log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]:
+        print(line, file=sys.stderr)

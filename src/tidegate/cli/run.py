@@ -1,0 +1,114 @@
+"""``tidegate run``: a pipeline from a file, on Spark, until it ends or is interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.cli.load import load_pipeline, split_target
+from tidegate.cli.output import Output, shown
+from tidegate.cli.progress import Progress
+from tidegate.cli.watch import follow, summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidegate.api.job import Job
+    from tidegate.api.pipeline import Pipeline
+    from tidegate.core.config import CheckpointConfig
+
+HELP = "run a pipeline from a Python file"
+DESCRIPTION = (
+    "Run the pipeline that FILE defines, and resume it from its latest checkpoint if the store has one."
+)
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """The verb's own arguments."""
+    verb.add_argument(
+        "file", metavar="FILE[:name]", help="Python that defines `pipeline`, or another name after a colon"
+    )
+    verb.add_argument("--master", default="local[3]", help="the Spark master (default: local[3])")
+    verb.add_argument("--parallelism", type=int, metavar="N", help="nodes of the gang (default: slots - 1)")
+    verb.add_argument(
+        "--store", metavar="DIR", help="where checkpoints go: a directory or file://, s3://, gs://, az://"
+    )
+    verb.add_argument("--interval", metavar="1s", help="time between checkpoints (default: no checkpoints)")
+    verb.add_argument(
+        "--unaligned", choices=["auto", "always", "never"], default="auto", help="default: auto"
+    )
+    verb.add_argument(
+        "--restore", default="latest", metavar="EPOCH", help="latest (default), none, an epoch or a path"
+    )
+    verb.add_argument("--overwrite", action="store_true", help="with --restore none: empty the sinks first")
+
+
+def execute(arguments: argparse.Namespace, output: Output) -> int:
+    """Blocks until the job has ended. Interrupting it stops the job in good order."""
+    from tidegate.core.config import CheckpointConfig
+    from tidegate.spark.session import local_session
+
+    path, _ = split_target(arguments.file)
+    checkpoint = CheckpointConfig(interval=arguments.interval, unaligned=arguments.unaligned)
+    pipeline = load_pipeline(arguments.file)
+    _workers_find_modules_beside(path)
+    spark = local_session(arguments.master, f"tidegate {pipeline.name}")
+    try:
+        return _run(pipeline, spark, checkpoint, arguments, output)
+    finally:
+        spark.stop()
+
+
+def _run(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    checkpoint: CheckpointConfig,
+    arguments: argparse.Namespace,
+    output: Output,
+) -> int:
+    options: dict[str, Any] = {"overwrite": True} if arguments.overwrite else {}
+    started = time.monotonic()
+    job = pipeline.start(
+        spark,
+        parallelism=arguments.parallelism,
+        store=arguments.store,
+        checkpoint=checkpoint,
+        restore=restore_of(arguments.restore),
+        **options,
+    )
+    with _stopping(job), Progress(pipeline.name, job.metrics().get("rows_total")) as progress:
+        follow(job, progress)
+    report = summary(job, time.monotonic() - started)
+    output.say("  ".join(f"{name}={shown(value)}" for name, value in report.items()))
+    output.document(report)
+    return 0
+
+
+@contextmanager
+def _stopping(job: Job) -> Iterator[None]:
+    """Whatever ends the watching ends the job too, and a termination signal counts as an interrupt."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        job.stop()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def restore_of(text: str) -> str | int:
+    """``--restore`` as the API takes it: an epoch is a number."""
+    return int(text) if text.isdigit() else text
+
+
+def _workers_find_modules_beside(path: Path) -> None:
+    """The file may import its neighbours; Spark's local workers inherit this variable."""
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(path.parent), *([others] if others else [])])

@@ -1,0 +1,97 @@
+"""Local files for connectors: from what a user calls a place to a path, and from the system's errors to ours.
+
+Knows nothing of formats, splits or epochs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError, TidegateError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_WRONG_PLACE = {
+    errno.ENOENT: "there is no such file or directory",
+    errno.ENOTDIR: "this is not a directory, give the path of one",
+    errno.EISDIR: "this is a directory, a file is needed",
+    errno.EEXIST: "this exists already and is not a directory",
+    errno.EACCES: "this must not be read or written by this user, change its permissions",
+    errno.EPERM: "this must not be read or written by this user, change its permissions",
+    errno.EROFS: "this file system is read-only, choose another place",
+    errno.ENAMETOOLONG: "this name is too long",
+}
+
+
+def local_path(place: str | os.PathLike[str], *, name: str = "path") -> str:
+    """The absolute path of a local place: a path or a ``file://`` URL. Other schemes are refused."""
+    if not isinstance(place, str | os.PathLike):
+        raise InvalidUseError(f"{name} must be a path, not {type(place).__name__} {name}={place!r}")
+    text = os.fspath(place)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidUseError(f"{name} must be a path of at least one character {name}={place!r}")
+    if not _SCHEME.match(text):
+        return os.path.abspath(text)
+    url = urlsplit(text)
+    if url.scheme.lower() != "file" or url.netloc not in ("", "localhost") or not url.path:
+        raise InvalidUseError(f"only local paths and file:/// URLs can be used here {name}={text}")
+    return os.path.abspath(unquote(url.path))
+
+
+@contextmanager
+def file_errors(path: str) -> Iterator[None]:
+    """Turn what the system and Arrow raise about this file into our errors. Ours pass unchanged."""
+    try:
+        yield
+    except TidegateError:
+        raise
+    except OSError as error:
+        raise _translated(error, path) from error
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidUseError(
+            f"this file format can't hold the data: {_first_line(error)} path={path}"
+        ) from error
+    except pa.ArrowException as error:
+        raise CorruptDataError(
+            f"the file can't be read: {_first_line(error)} path={path}", path=path
+        ) from error
+
+
+def sync_file(path: str) -> None:
+    """Return when a file's bytes, or a directory's names, are on the disk. Blocks."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_file(path: str) -> None:
+    """Delete a file; one that is gone already does not matter."""
+    with file_errors(path):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+
+def _translated(error: OSError, path: str) -> TidegateError:
+    if error.errno is None:
+        # Arrow reports damaged pages as an OSError that has no number.
+        return CorruptDataError(f"the file is damaged: {_first_line(error)} path={path}", path=path)
+    if error.errno in _WRONG_PLACE:
+        return InvalidUseError(f"{_WRONG_PLACE[error.errno]} path={path}")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RetryableError(f"the disk is full, make room path={path}")
+    return RetryableError(f"the file system failed: {os.strerror(error.errno).lower()} path={path}")
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).partition("\n")[0].strip().rstrip(".")
+    return f"{text[:1].lower()}{text[1:]}"

@@ -1,0 +1,6 @@
+"""Parquet in and out."""
+
+from tidegate.connectors.parquet_sink import ParquetSink
+from tidegate.connectors.parquet_source import ParquetSource
+
+__all__ = ["ParquetSink", "ParquetSource"]

@@ -1,0 +1,124 @@
+"""A directory of Parquet files that shows committed epochs only.
+
+Nodes stage, the driver publishes by renaming; ``staging`` says how and why a late call can do no harm.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.connectors.local import file_errors, local_path
+from tidegate.connectors.staging import StagingDirectory
+from tidegate.connectors.writer import CHUNK_ROWS, FILE_BYTES, FileWriter, StagedWriter
+from tidegate.errors import InvalidUseError
+from tidegate.plan.connector import Committable, WriterContext
+
+# Measured on six numeric columns: snappy without dictionaries writes 13 M rows/s, with them 6 M, zstd 9 M and
+# a fifth smaller. Dictionaries pay for strings.
+COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
+
+
+class ParquetSink:
+    """Writes Parquet files that appear epoch by epoch, each row exactly once.
+
+    The directory must be reachable under this path from the driver and from every node. ``durable=False``
+    leaves out the syncs: then rows survive the death of any process, but not a power cut.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str = "snappy",
+        file_bytes: int = FILE_BYTES,
+        durable: bool = True,
+    ) -> None:
+        self._directory = StagingDirectory(local_path(path), ".parquet", durable)
+        if os.path.exists(self.path) and not os.path.isdir(self.path):
+            raise InvalidUseError(f"this is a file, give a directory to write to path={self.path}")
+        if compression not in COMPRESSIONS:
+            raise InvalidUseError(
+                f"compression must be one of {', '.join(COMPRESSIONS)} compression={compression!r}"
+            )
+        if not isinstance(file_bytes, int) or file_bytes < 1:
+            raise InvalidUseError(f"file_bytes must be a positive number file_bytes={file_bytes!r}")
+        self._compression = compression
+        self._file_bytes = file_bytes
+
+    def __repr__(self) -> str:
+        return f"ParquetSink({self.path!r})"
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._directory.path
+
+    def check_writable(self) -> None:
+        """Make the directory; raises ``InvalidUseError`` if nothing can be written there.
+
+        Called on the driver.
+        """
+        self._directory.check_writable()
+
+    def writer(self, context: WriterContext) -> StagedWriter:
+        """Stages the rows of one subtask."""
+        return StagedWriter(self._directory, context, self._open_file, self._file_bytes)
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> None:
+        """Rename these files into sight. Idempotent; files that were hidden stay hidden."""
+        self._directory.publish(committables)
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        """Delete the staged files of these. Idempotent; published files are left alone."""
+        self._directory.discard(committables)
+
+    def hide(self, committables: Sequence[Committable]) -> None:
+        """Take these out of sight for good, for a restore of an older epoch.
+
+        A later ``commit`` of them does nothing.
+        """
+        self._directory.hide(committables)
+
+    def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
+        """Delete what gangs before this one staged, but for ``keep``; the names that went."""
+        return self._directory.sweep(gang, keep)
+
+    def is_empty(self) -> bool:
+        """True when a reader sees no Parquet file here."""
+        return not self._directory.published()
+
+    def clear(self) -> None:
+        """Delete all Parquet files here and everything staged or hidden."""
+        self._directory.clear()
+
+    def _open_file(self, path: str, schema: pa.Schema) -> FileWriter:
+        return _ParquetFile(path, schema, self._compression)
+
+
+class _ParquetFile:
+    def __init__(self, path: str, schema: pa.Schema, compression: str) -> None:
+        dictionaries = [field.name for field in schema if _is_text(field.type)]
+        with file_errors(path):
+            self._writer = pq.ParquetWriter(
+                path, schema, compression=compression, use_dictionary=dictionaries or False
+            )
+
+    def write_table(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=CHUNK_ROWS)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_dictionary(kind)
+    )

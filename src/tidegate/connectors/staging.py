@@ -1,0 +1,205 @@
+"""A directory in which finished files appear at once, and the fence that keeps late calls out of it.
+
+A staged file is in exactly one place, and moves in one direction only::
+
+    _pending/NAME.pending  --publish-->  FINAL (a reader sees it)  --hide-->  _hidden/FINAL.hidden
+            |                                                                        ^
+            +---------------------------- hide -------------------------------------+
+
+Every step is one rename within one file system, which POSIX makes atomic. That is the whole fence: once a
+file has been hidden there is nothing left that a late ``publish`` of an old leader could rename, so it
+changes nothing. No file is ever renamed back. One directory belongs to one sink of one job.
+
+Names below ``_pending`` and ``_hidden`` end neither in ``.parquet`` nor in ``.arrow``, so that even a
+recursive glob over the directory finds published files only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidegate.connectors.local import file_errors, remove_file, sync_file
+from tidegate.errors import CorruptDataError
+from tidegate.plan.connector import Committable, WriterContext
+
+PENDING = "_pending"
+HIDDEN = "_hidden"
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")
+_PENDING_NAME = re.compile(r"[A-Za-z0-9_.]+-[0-9]{4,}-g(?P<gang>[0-9]+)-[0-9a-f]{8}-[0-9]+\.pending")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One finished file: its name while it waits and its name once it is published.
+
+    Neither depends on the epoch.
+    """
+
+    pending: str
+    final: str
+    rows: int
+    bytes: int
+
+
+def pending_name(context: WriterContext, token: str, number: int) -> str:
+    """The name of a writer's file while it waits; ``token`` keeps writers apart that share the rest."""
+    operator = _UNSAFE.sub("_", context.operator)[:64] or "sink"
+    return f"{operator}-{context.subtask:04d}-g{context.gang}-{token}-{number}.pending"
+
+
+def committable_of(context: WriterContext, files: Sequence[StagedFile]) -> Committable:
+    """What the manifest keeps of these files."""
+    return {"subtask": context.subtask, "gang": context.gang, "files": [asdict(file) for file in files]}
+
+
+def files_of(committables: Iterable[Committable]) -> Iterator[StagedFile]:
+    """The files that committables name, checked: they may come from a damaged or foreign manifest."""
+    for committable in committables:
+        files = committable.get("files") if isinstance(committable, dict) else None
+        if not isinstance(files, list | tuple):
+            raise CorruptDataError(f"this committable has no list of files committable={committable!r:.200}")
+        yield from map(_checked_file, files)
+
+
+def _checked_file(entry: Any) -> StagedFile:
+    match entry:
+        case {"pending": str(pending), "final": str(final), "rows": int(rows), "bytes": int(size)} if (
+            _PENDING_NAME.fullmatch(pending) and _PLAIN_NAME.fullmatch(final)
+        ):
+            return StagedFile(pending, final, rows, size)
+        case _:
+            raise CorruptDataError(f"this committable names a file in a wrong way file={entry!r:.200}")
+
+
+@dataclass(frozen=True, slots=True)
+class StagingDirectory:
+    """The three places of one directory. Calls block on the file system only; all are idempotent.
+
+    ``durable`` syncs files and directories, so that what was prepared or published survives a power cut and
+    not only the death of a process.
+    """
+
+    path: str
+    suffix: str
+    durable: bool = True
+
+    def pending_path(self, name: str) -> str:
+        """Where a file of this name waits."""
+        return os.path.join(self.path, PENDING, name)
+
+    def final_path(self, name: str) -> str:
+        """Where readers find the file."""
+        return os.path.join(self.path, name)
+
+    def hidden_path(self, name: str) -> str:
+        """Where the file with this final name lies hidden."""
+        return os.path.join(self.path, HIDDEN, f"{name}.hidden")
+
+    def create(self) -> None:
+        """Make the directories, or say clearly why that can't be."""
+        with file_errors(self.path):
+            os.makedirs(os.path.join(self.path, PENDING), exist_ok=True)
+            os.makedirs(os.path.join(self.path, HIDDEN), exist_ok=True)
+
+    def check_writable(self) -> None:
+        """Make the directories, and write, move and remove a small file there."""
+        self.create()
+        probe = self.pending_path(f"probe-{os.getpid()}")
+        with file_errors(self.path):
+            with open(probe, "wb") as file:
+                file.write(b"tidegate")
+            os.replace(probe, self.hidden_path(os.path.basename(probe)))
+            os.unlink(self.hidden_path(os.path.basename(probe)))
+
+    def publish(self, committables: Sequence[Committable]) -> None:
+        """Show exactly these files.
+
+        Shown or hidden already: nothing happens. Nowhere: ``CorruptDataError``.
+        """
+        files = list(files_of(committables))
+        for file in files:
+            if not self._moved(self.pending_path(file.pending), self.final_path(file.final)):
+                self._check_passed(file)
+        if files:
+            self.sync(self.path)
+
+    def hide(self, committables: Sequence[Committable]) -> None:
+        """Take these files out of sight for good, wherever they are. The data is kept."""
+        self.create()
+        for file in files_of(committables):
+            hidden = self.hidden_path(file.final)
+            # In the order in which files move: a file that is being published meanwhile is met at its next
+            # place.
+            if not self._moved(self.pending_path(file.pending), hidden):
+                self._moved(self.final_path(file.final), hidden)
+        self.sync(os.path.join(self.path, HIDDEN))
+        self.sync(self.path)
+
+    def discard(self, committables: Sequence[Committable]) -> None:
+        """Delete what waits of these. Published and hidden files are left alone."""
+        for file in files_of(committables):
+            remove_file(self.pending_path(file.pending))
+
+    def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
+        """Delete what gangs below this one left waiting and ``keep`` does not name; the names that went."""
+        kept = {file.pending for file in files_of(keep)}
+        gone = [name for name in self._names(PENDING) if name not in kept and _gang_of(name, gang) < gang]
+        for name in gone:
+            remove_file(self.pending_path(name))
+        return gone
+
+    def published(self) -> list[str]:
+        """The names that a reader sees, sorted, which is the order of their checkpoints."""
+        return [name for name in self._names("") if name.endswith(self.suffix) and name[0] not in "_."]
+
+    def clear(self) -> None:
+        """Delete everything: what is visible, what waits and what is hidden. Other files stay."""
+        for name in self.published():
+            remove_file(self.final_path(name))
+        for place in (PENDING, HIDDEN):
+            for name in self._names(place):
+                remove_file(os.path.join(self.path, place, name))
+
+    def sync(self, path: str) -> None:
+        """Make a file or a directory's names durable, if that was asked for."""
+        if self.durable:
+            with file_errors(path):
+                sync_file(path)
+
+    def _names(self, place: str) -> list[str]:
+        directory = os.path.join(self.path, place)
+        with file_errors(directory):
+            try:
+                return sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
+            except FileNotFoundError:
+                return []
+
+    def _moved(self, source: str, target: str) -> bool:
+        with file_errors(source):
+            try:
+                os.replace(source, target)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _check_passed(self, file: StagedFile) -> None:
+        # Hidden is asked last, because a file that is being hidden goes there.
+        if os.path.exists(self.final_path(file.final)) or os.path.exists(self.hidden_path(file.final)):
+            return
+        path = self.final_path(file.final)
+        raise CorruptDataError(
+            "a staged file is gone: it is neither waiting nor published nor hidden "
+            f"pending={file.pending} path={path}",
+            path=path,
+        )
+
+
+def _gang_of(name: str, unknown: int) -> int:
+    found = _PENDING_NAME.fullmatch(name)
+    return int(found["gang"]) if found else unknown

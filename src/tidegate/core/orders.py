@@ -1,0 +1,286 @@
+"""The coordinator's orders, as data. The facts that answer them are in ``events``.
+
+The shell performs orders in the order in which they are given. ``PutEntry``, ``ReadLog``, ``Hide``,
+``Publish``, ``ResolveRestore``, ``StartGang`` and ``StopGang`` have an answer each, named in their
+docstrings; the rest has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidegate.core.log import LogEntry, encode_entry
+from tidegate.core.manifest import CheckpointManifest, CommittableEntry
+from tidegate.errors import CheckpointAbortedError
+
+# -- the log -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PutEntry:
+    """Create this slot, create-only. Answered by ``PutAnswered``, exactly once."""
+
+    slot: int
+    write_id: str
+    entry: LogEntry
+
+    @property
+    def data(self) -> bytes:
+        """The bytes to put; the same for every try."""
+        return encode_entry(self.entry)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read the log from this slot on. Answered by ``LogRead``, which may be empty."""
+
+    from_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLatestHint:
+    """Put the hint. AFTER the manifest is in the log; may fail."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectGarbage:
+    """List the job's objects and delete what ``retain.garbage`` says.
+
+    Bound and kept objects are of BEFORE the listing.
+    """
+
+    bound: int
+    keep: frozenset[str]
+
+
+# -- commands to a node. All carry gang and term, and the last committed epoch and id ------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What every command carries."""
+
+    gang: int
+    term: int
+    committed_epoch: int | None
+    committed_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStarted:
+    """A checkpoint begins. A node's deadlines are receipt + timeout - age. ``aligned``: barriers never
+    overtake."""
+
+    term: int
+    checkpoint_id: int
+    epoch: int
+    parent: int | None
+    age_ms: int
+    timeout_ms: int
+    alignment_timeout_ms: int | None
+    aligned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendStarted:
+    """To every node, BEFORE any ``SendInject`` of the same checkpoint."""
+
+    node: int
+    stamp: Stamp
+    started: CheckpointStarted
+
+
+@dataclass(frozen=True, slots=True)
+class SendInject:
+    """To a node with sources: put the barrier into the stream.
+
+    Answered by ``InjectionAcked`` or ``NodeDeclined``.
+    """
+
+    node: int
+    stamp: Stamp
+    checkpoint_id: int
+    epoch: int
+    unaligned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendFinalize:
+    """To every node of a drained gang: report the last state, without a barrier.
+
+    Answered by ``NodePrepared``.
+    """
+
+    node: int
+    stamp: Stamp
+    checkpoint_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendPromote:
+    """The barrier may overtake data from now on."""
+
+    node: int
+    stamp: Stamp
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendAbort:
+    """This id and everything below it is dead."""
+
+    node: int
+    stamp: Stamp
+    checkpoint_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommitted:
+    """The manifest is in the log. May be lost: every later command says it too."""
+
+    node: int
+    stamp: Stamp
+    epoch: int
+    checkpoint_id: int
+
+
+# -- gang and sinks ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveRestore:
+    """No gang runs: decide from the log what to start from. Answered by ``RestoreRequested``, whenever it
+    suits, or, if a gang with the current number turns out to be alive, by ``GangRunning``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hide:
+    """Take these out of sight wherever they are, so that a late publish of them finds nothing.
+
+    ``everything``: the gang starts without state, so whatever lower gangs have staged or published goes,
+    named here or not, and lower gangs are refused from now on. BEFORE publishing and starting. Answered by
+    ``Hidden`` or ``HideFailed``; may be given again.
+    """
+
+    gang: int
+    committables: tuple[CommittableEntry, ...]
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make these visible, in the order of their own epochs. AFTER the manifest of ``epoch`` is in the log.
+
+    Answered by ``Published`` or ``PublishFailed``; at most one is under way; may be given again.
+    """
+
+    epoch: int
+    gang: int
+    committables: tuple[CommittableEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartGang:
+    """Start the processes of this gang from this manifest. Answered by ``GangRunning`` or ``GangLost``."""
+
+    gang: int
+    manifest: CheckpointManifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopGang:
+    """End the processes of this gang. Answered by ``GangLost``."""
+
+    gang: int
+    reason: str
+
+
+# -- outcomes for people -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """Committed."""
+
+    checkpoint_id: int
+    epoch: int
+    duration_ms: int
+    manifest: CheckpointManifest
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted:
+    """Over without a commit; the job goes on. ``error`` carries the story."""
+
+    checkpoint_id: int
+    reason: str
+    requests: tuple[str, ...]
+    error: CheckpointAbortedError
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """No checkpoint will be made for this request."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Post ``Tick`` at this time. Replaces the timer before it."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """This leader is over: it gives no more orders. What it has begun is settled by whoever leads next."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """The final checkpoint is committed and published."""
+
+    manifest: CheckpointManifest
+
+
+@dataclass(frozen=True, slots=True)
+class JobStopped:
+    """The gang has ended on request and nothing is under way."""
+
+
+Effect: TypeAlias = (
+    PutEntry
+    | ReadLog
+    | WriteLatestHint
+    | CollectGarbage
+    | SendStarted
+    | SendInject
+    | SendFinalize
+    | SendPromote
+    | SendAbort
+    | SendCommitted
+    | ResolveRestore
+    | Hide
+    | Publish
+    | StartGang
+    | StopGang
+    | CheckpointCompleted
+    | CheckpointAborted
+    | RequestRefused
+    | SetTimer
+    | StepDown
+    | JobFinished
+    | JobStopped
+)

@@ -1,0 +1,53 @@
+"""What may be deleted, and how far back a restore may go. Pure arithmetic on the log; it deletes nothing
+itself.
+
+The bound and the kept objects must be taken before the store is listed: an object that appears after that
+belongs to an attempt at or above the bound, or to a dead one that the next collection finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, islice
+
+from tidegate.core.log import LogView
+from tidegate.core.paths import JobPaths, checkpoint_of
+from tidegate.errors import InvalidUseError
+from tidegate.ids import CheckpointId
+
+
+def oldest_restorable(view: LogView, retain: int, epoch: int) -> int:
+    """The oldest epoch that stays restorable once ``epoch`` is committed on the head. Never goes back."""
+    if retain < 1:
+        raise InvalidUseError(f"at least one checkpoint is retained retain={retain}")
+    kept = list(islice(chain((epoch,), view.lineage()), retain))
+    return max(view.oldest_restorable, kept[-1])
+
+
+def kept_objects(view: LogView, restoring: Iterable[int] = ()) -> frozenset[str]:
+    """Every object that a retained manifest, a savepoint or a restore in progress reaches."""
+    protected = set(restoring)
+    manifests = {m.epoch: m for m in view.retained()}
+    manifests |= {m.epoch: m for m in view.held() if m.epoch in protected}
+    return frozenset(path for m in manifests.values() for path in m.object_paths())
+
+
+def collection_bound(view: LogView) -> int:
+    """The bound for a collector that is not the leader: it cannot see the live attempt, only that its id is
+    larger."""
+    if view.term is None:
+        return 0
+    return max(view.last_id + 1, CheckpointId.of(view.term, 1))
+
+
+def garbage(paths: JobPaths, listed: Iterable[str], keep: frozenset[str], bound: int) -> list[str]:
+    """What to delete of the listed objects: uploaded for a checkpoint below the bound, and kept by nobody.
+
+    The log, the hint and names that are not ours are never in it.
+    """
+    doomed = []
+    for path in listed:
+        owner = checkpoint_of(paths.parse(path))
+        if owner is not None and owner < bound and path not in keep:
+            doomed.append(path)
+    return doomed

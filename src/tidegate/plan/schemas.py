@@ -1,0 +1,126 @@
+"""The columns that aggregates and joins give, and which columns they can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from tidegate.errors import InvalidUseError
+from tidegate.plan.expressions import need_column
+from tidegate.plan.physical import Aggregate
+from tidegate.state.partial import plain
+
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+BOUNDS = (WINDOW_START, WINDOW_END)
+
+_UNORDERED = (
+    pa.types.is_nested,
+    pa.types.is_null,
+    pa.types.is_dictionary,
+    pa.types.is_float16,
+    pa.types.is_duration,
+)
+
+
+def aggregate_schema(
+    keys: tuple[str, ...], aggregates: tuple[Aggregate, ...], schema: pa.Schema, event_time: str
+) -> pa.Schema:
+    """Keys, window bounds (of the event time's type), then one column per aggregate."""
+    results = [pa.field(each.name, aggregate_type(each, schema)) for each in aggregates]
+    grouped = [pa.field(key, plain(schema.field(key).type)) for key in keys]
+    fields = [*grouped, *_bounds(schema.field(event_time).type), *results]
+    check_unique("aggregate", [field.name for field in fields])
+    return pa.schema([_plain(field) for field in fields])
+
+
+def aggregate_type(aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
+    """The type of an aggregate's result; raises when the column is missing or of a type it can't take."""
+    if aggregate.column is None:
+        return pa.int64()
+    where = f"{aggregate.name}={aggregate.function}({aggregate.column!r})"
+    kind = need_column(where, aggregate.column, schema).type
+    match aggregate.function:
+        case "count" | "count_distinct":
+            return pa.int64()
+        case "sum" | "mean":
+            return _number_type(where, aggregate.function, kind)
+        case "min" | "max":
+            return _ordered_type(where, aggregate.function, kind)
+        case _:
+            return kind
+
+
+def key_field(where: str, name: str, schema: pa.Schema) -> pa.Field:
+    """A column that rows can be grouped by; raises if it is missing, nested or clashes with the result."""
+    field = need_column(where, name, schema)
+    if pa.types.is_nested(field.type) or pa.types.is_null(field.type) or pa.types.is_dictionary(field.type):
+        raise InvalidUseError(
+            f"{where}: column {name!r} can't be a key, cast it with select() type={field.type}"
+        )
+    if name in BOUNDS or name.startswith("__"):
+        raise InvalidUseError(
+            f"{where}: a key may not be called like a column of the result, rename it with select() "
+            f"column={name!r}"
+        )
+    return field
+
+
+def join_schema(keys: tuple[str, ...], left: pa.Schema, right: pa.Schema, left_time: str) -> pa.Schema:
+    """Keys, window bounds, the left's other columns, the right's other columns.
+
+    A right column whose name is taken gets ``_right``; a left one that is called like a window bound gets
+    ``_left``.
+    """
+    fields = [*(left.field(key) for key in keys), *_bounds(left.field(left_time).type)]
+    names = {field.name for field in fields}
+    for side, suffix in ((left, "_left"), (right, "_right")):
+        others = [_renamed(field, suffix, names) for field in side if field.name not in keys]
+        fields += others
+        names |= {field.name for field in others}
+    check_unique("join", [field.name for field in fields])
+    return pa.schema([_plain(field) for field in fields])
+
+
+def check_unique(where: str, names: Iterable[str]) -> None:
+    """Refuse a schema in which a name comes twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidUseError(f"{where}: two columns of the result would be called {name!r}, rename one")
+        seen.add(name)
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """Names and types in one line."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _bounds(kind: pa.DataType) -> list[pa.Field]:
+    return [pa.field(name, kind) for name in BOUNDS]
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, field.type)
+
+
+def _renamed(field: pa.Field, suffix: str, taken: set[str]) -> pa.Field:
+    return field.with_name(field.name + suffix) if field.name in taken else field
+
+
+def _number_type(where: str, function: str, kind: pa.DataType) -> pa.DataType:
+    decimal = pa.types.is_decimal(kind)
+    if not (decimal or pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):
+        raise InvalidUseError(f"{where}: {function} needs a column of numbers type={kind}")
+    if function == "mean" or not (decimal or pa.types.is_integer(kind)):
+        return pa.float64()
+    if not decimal:
+        return pa.int64()
+    return pa.decimal256(76, kind.scale) if kind.bit_width > 128 else pa.decimal128(38, kind.scale)
+
+
+def _ordered_type(where: str, function: str, kind: pa.DataType) -> pa.DataType:
+    if any(refused(kind) for refused in _UNORDERED) or (pa.types.is_decimal(kind) and kind.bit_width < 128):
+        raise InvalidUseError(f"{where}: {function} can't order this column, cast it before type={kind}")
+    return plain(kind)

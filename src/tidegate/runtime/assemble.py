@@ -1,0 +1,190 @@
+"""From the plan to one node's tasks and the channels between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.core.align import UnalignedCheckpointConfig
+from tidegate.core.subtask import Subtask
+from tidegate.plan.connector import SinkWriter, WriterContext
+from tidegate.plan.physical import (
+    Edge,
+    FilterSpec,
+    MapSpec,
+    OperatorSpec,
+    ProjectSpec,
+    SinkSpec,
+    SourceSpec,
+    Stage,
+)
+from tidegate.runtime.background import MapOperator, SinkOperator
+from tidegate.runtime.chain import Chain
+from tidegate.runtime.link import Intake
+from tidegate.runtime.operator import Operator
+from tidegate.runtime.operators.build import build, fuse, fusible
+from tidegate.runtime.setup import NodeSetup
+from tidegate.runtime.source import SourceReader
+from tidegate.runtime.task import Snapshots, StageTask, receivers
+from tidegate.runtime.threads import Threads
+from tidegate.wire.transport import ChannelId
+
+Post = Callable[[Callable[[], None]], None]
+
+
+@dataclass
+class Assembly:
+    """One node's tasks, sources first, and where its channels begin and end."""
+
+    setup: NodeSetup
+    tasks: list[StageTask] = field(default_factory=list)
+    inbound: dict[ChannelId, tuple[StageTask, int]] = field(default_factory=dict)
+    outbound: dict[ChannelId, tuple[StageTask, int]] = field(default_factory=dict)
+    schemas: dict[ChannelId, pa.Schema] = field(default_factory=dict)
+    writers: list[SinkWriter] = field(default_factory=list)
+
+    def inbound_remote(self) -> Iterator[tuple[ChannelId, pa.Schema]]:
+        """The channels that other nodes will open to this one."""
+        for channel in self.inbound:
+            if channel.sender != self.setup.node:
+                yield channel, self.schemas[channel]
+
+    def on_consumed(self, intakes: Mapping[ChannelId, Intake]) -> None:
+        """Let every task return credit where it takes from."""
+        by_task: dict[str, dict[int, Intake]] = {}
+        for channel, (task, input_id) in self.inbound.items():
+            by_task.setdefault(task.name, {})[input_id] = intakes[channel]
+        for task in self.tasks:
+            task.intakes = by_task.get(task.name, {})
+
+    def drained(self) -> bool:
+        """Every task has ended and sent everything."""
+        return all(task.ended and not any(map(len, task.protocol.outputs.values())) for task in self.tasks)
+
+    def metrics(self) -> dict[str, Any]:
+        """What this node has done so far, for people."""
+        operators: dict[str, dict[str, int]] = {}
+        for task in self.tasks:
+            for name, operator in task.chain.named:
+                late = getattr(operator, "late_rows", None)
+                if late is not None:
+                    operators[name] = {
+                        "late_rows": late,
+                        "state_rows": operator.state_rows,  # type: ignore[attr-defined]
+                        "state_bytes": operator.state_bytes,  # type: ignore[attr-defined]
+                    }
+        return {
+            "rows_in": sum(task.reader.rows for task in self.tasks if task.reader is not None),
+            "rows_read": sum(task.reader.rows_read for task in self.tasks if task.reader is not None),
+            "rows_out": sum(sink.rows for task in self.tasks for sink in task.sinks.values()),
+            "operators": operators,
+            "ended": all(task.ended for task in self.tasks),
+        }
+
+    def close(self) -> None:
+        """Let go of readers; writers end with their threads."""
+        for task in self.tasks:
+            if task.reader is not None:
+                task.reader.close()
+
+
+def assemble(
+    setup: NodeSetup, snapshots: Snapshots, threads: Threads, post: Post, now_ms: Callable[[], int]
+) -> Assembly:
+    """Build one subtask of every stage and number its channels."""
+    assembly = Assembly(setup)
+    for stage in setup.plan.stages:
+        inputs = _channels(stage.inputs, setup, incoming=True)
+        outputs = _channels(stage.outputs, setup, incoming=False)
+        chain, reader = _chain(stage, setup, threads, post, assembly)
+        task = StageTask(
+            stage,
+            _protocol(stage, setup, len(inputs), len(outputs)),
+            chain,
+            subtask=setup.node,
+            parallelism=setup.parallelism,
+            key_groups=setup.plan.key_groups,
+            ports=[edge.port for edge, _ in inputs],
+            reader=reader,
+            snapshots=snapshots,
+            now_ms=now_ms,
+        )
+        assembly.tasks.append(task)
+        for input_id, (edge, channel) in enumerate(inputs):
+            assembly.inbound[channel] = (task, input_id)
+            assembly.schemas[channel] = edge.schema
+        for output_id, (_, channel) in enumerate(outputs):
+            assembly.outbound[channel] = (task, output_id)
+    return assembly
+
+
+def _channels(edges: Sequence[Edge], setup: NodeSetup, *, incoming: bool) -> list[tuple[Edge, ChannelId]]:
+    me = setup.node
+    return [
+        (edge, ChannelId(edge.id, peer, me) if incoming else ChannelId(edge.id, me, peer))
+        for edge in edges
+        for peer in receivers(edge, me, setup.parallelism)
+    ]
+
+
+def _protocol(stage: Stage, setup: NodeSetup, inputs: int, outputs: int) -> Subtask[pa.RecordBatch]:
+    ids = iter(range(outputs))
+    aligned_only = {
+        output_id
+        for edge in stage.outputs
+        for _, output_id in zip(receivers(edge, setup.node, setup.parallelism), ids, strict=False)
+        if edge.aligned_only
+    }
+    return Subtask(
+        range(inputs),
+        range(outputs),
+        setup.checkpoints or UnalignedCheckpointConfig(),
+        aligned_only_inputs=any(edge.aligned_only for edge in stage.inputs),
+        aligned_only_outputs=aligned_only,
+    )
+
+
+def _chain(
+    stage: Stage, setup: NodeSetup, threads: Threads, post: Post, assembly: Assembly
+) -> tuple[Chain, SourceReader | None]:
+    specs = list(stage.operators)
+    reader = None
+    head = specs[0]
+    if isinstance(head, SourceSpec):
+        del specs[0]
+        reader = SourceReader(head.name, head.source, setup.splits[head.name], setup.node, setup.parallelism)
+    wake = partial(post, _nothing)
+    operators: list[tuple[str, Operator]] = []
+    for together in fusible(specs):
+        spec = together[0]
+        match spec:
+            case FilterSpec() | ProjectSpec():
+                operators.append((spec.name, fuse(together)))  # type: ignore[arg-type]  # fusible puts only these together
+            case MapSpec():
+                executor = threads.executor(f"map-{spec.name}")
+                operators.append((spec.name, MapOperator(spec.name, spec.function, spec.output, executor, wake)))
+            case SinkSpec():
+                operators.append((spec.name, _sink(spec, setup, threads, wake, assembly)))
+            case _:
+                operators.append((spec.name, _built(spec, setup)))
+    return Chain(operators), reader
+
+
+def _built(spec: OperatorSpec, setup: NodeSetup) -> Operator:
+    return build(spec, subtask=setup.node, parallelism=setup.parallelism, key_groups=setup.plan.key_groups)
+
+
+def _sink(
+    spec: SinkSpec, setup: NodeSetup, threads: Threads, wake: Callable[[], None], assembly: Assembly
+) -> SinkOperator:
+    writer = spec.sink.writer(WriterContext(spec.name, setup.node, setup.gang, spec.output))
+    assembly.writers.append(writer)
+    return SinkOperator(writer, threads.executor(f"sink-{spec.name}"), wake)
+
+
+def _nothing() -> None:
+    """Wakes the loop."""

@@ -1,0 +1,158 @@
+"""From a physical plan and settings to a running leader, wherever its nodes run."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tidegate.clock import SystemClock
+from tidegate.core.config import CheckpointConfig
+from tidegate.core.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.policy import DistributedCheckpointConfig
+from tidegate.core.resolve import RestoreChoice
+from tidegate.core.restart import RestartPolicy
+from tidegate.errors import InvalidUseError
+from tidegate.plan.physical import PhysicalPlan, SinkSpec, SourceSpec, Stage
+from tidegate.runtime.gang import Launcher
+from tidegate.runtime.host import Launch
+from tidegate.runtime.leader import Leader, LeaderSetup
+from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.setup import NodeSetup
+from tidegate.runtime.shape import plan_shape
+from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.threads import ThreadPools
+from tidegate.store.open import open_store
+
+TOLERATE_ANY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """How to run a plan."""
+
+    parallelism: int
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    store: str | None = None
+    restore: RestoreChoice = "latest"
+    overwrite: bool = False
+    bind: str = "127.0.0.1"
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+
+
+def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader:
+    """Check everything, then start the leader's thread. Raises before anything is started or changed. Blocks a while."""
+    # grpc's threads must not exist in a process that forks Spark's Python workers; the driver never does.
+    from tidegate.wire.control import ControlServer
+
+    place = options.checkpoint.place(options.store)
+    store = open_store(place if place is not None else "memory://")
+    check_writable = getattr(store, "check_writable", None)
+    if check_writable is not None:
+        check_writable()
+    plan = spooled(plan, place)
+    splits = {spec.name: tuple(spec.source.splits()) for spec in _sources(plan)}
+    _check_bounds(plan, options)
+    secret = secrets.token_bytes(32)
+    coordinator = DistributedCheckpointCoordinator(
+        plan_shape(plan, options.parallelism), coordinator_config(options.checkpoint), leader=secrets.token_hex(8)
+    )
+    base = NodeSetup(
+        plan=plan,
+        node=0,
+        parallelism=options.parallelism,
+        gang=0,
+        splits=splits,
+        checkpoints=options.checkpoint.unaligned_config() if options.checkpoint.enabled else None,
+    )
+    address: list[str] = []
+
+    def launch(gang: int) -> Launch:
+        return Launch(replace(base, gang=gang), address[0], secret, place, options.bind)
+
+    setup = LeaderSetup(
+        coordinator=coordinator,
+        log=LogStore(store, plan.job),
+        launcher=launcher,
+        launch=launch,
+        publisher=Publisher(plan),
+        parallelism=options.parallelism,
+        restore=options.restore,
+        overwrite=options.overwrite,
+        checkpointing=options.checkpoint.enabled,
+        restarts=options.restarts,
+    )
+    leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader"))
+    leader.check()
+    server = ControlServer(leader, secret, options.bind)
+    address.append(server.address)
+    leader.on_end = server.close
+    threading.Thread(target=leader.run, name=f"tidegate-leader-{plan.job}", daemon=True).start()
+    return leader
+
+
+def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointConfig:
+    """The coordinator's settings from the user's."""
+    always = checkpoint.unaligned == "always"
+    never = checkpoint.unaligned == "never"
+    timeout_ms = checkpoint.timeout_ms
+    threshold_ms = 0 if always else checkpoint.alignment_timeout_ms
+    return DistributedCheckpointConfig(
+        checkpoint_interval_ms=checkpoint.interval_ms,
+        checkpoint_timeout_ms=timeout_ms,
+        barrier_injection_timeout_ms=min(10_000, timeout_ms),
+        node_snapshot_timeout_ms=min(120_000, timeout_ms),
+        enable_unaligned_fallback=not never and threshold_ms < timeout_ms,
+        unaligned_threshold_ms=threshold_ms,
+        gc_retain_count=checkpoint.retain,
+        min_pause_ms=checkpoint.min_pause_ms,
+        tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,
+    )
+
+
+def spooled(plan: PhysicalPlan, place: str | None) -> PhysicalPlan:
+    """Give the sinks that hand rows to the driver a directory to stage them in."""
+    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, SinkSpec) and _wants_spool(s)]
+    if not needs:
+        return plan
+    local = place is not None and "://" not in place.removeprefix("file://")
+    root = Path(str(place).removeprefix("file://")) if local else Path(tempfile.mkdtemp(prefix="tidegate-spool-"))
+    return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name))
+
+
+def _wants_spool(spec: SinkSpec) -> bool:
+    return hasattr(spec.sink, "with_spool")
+
+
+def _with_spool(spec: SinkSpec, directory: Path) -> SinkSpec:
+    if not _wants_spool(spec):
+        return spec
+    sink: Any = spec.sink
+    return replace(spec, sink=sink.with_spool(str(directory), spec.output))
+
+
+def map_sinks(plan: PhysicalPlan, change: Callable[[SinkSpec], SinkSpec]) -> PhysicalPlan:
+    """The same plan with every sink changed."""
+
+    def changed(stage: Stage) -> Stage:
+        operators = tuple(change(spec) if isinstance(spec, SinkSpec) else spec for spec in stage.operators)
+        return replace(stage, operators=operators)
+
+    return replace(plan, stages=tuple(changed(stage) for stage in plan.stages))
+
+
+def _sources(plan: PhysicalPlan) -> list[SourceSpec]:
+    return [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SourceSpec)]
+
+
+def _check_bounds(plan: PhysicalPlan, options: JobOptions) -> None:
+    endless = [spec.name for spec in _sources(plan) if not spec.source.bounded]
+    if endless and not options.checkpoint.enabled:
+        raise InvalidUseError(
+            f"the source {endless[0]!r} never ends and without checkpoints its rows would never become visible: give "
+            "checkpoint=tg.CheckpointConfig(interval='1s')"
+        )

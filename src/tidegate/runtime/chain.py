@@ -1,0 +1,58 @@
+"""A stage's operators in a row: what one gives, the next takes, by plain calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from tidegate.runtime.operator import Frozen, Operator
+
+
+class Chain:
+    """Runs batches through operators. Everything it gives is lazy: nothing happens until the loop asks for the next piece."""
+
+    def __init__(self, operators: Sequence[tuple[str, Operator]]) -> None:
+        self.named = tuple(operators)
+        self._operators = tuple(operator for _, operator in operators)
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """What comes out at the end of the chain for one batch at its beginning."""
+        if not self._operators:
+            return (batch,)
+        first = self._operators[0].process(port, batch)
+        return first if len(self._operators) == 1 else self._from(1, first)
+
+    def after(self, index: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """What comes out at the end for a batch that the operator at ``index`` gave."""
+        return self._from(index + 1, (batch,))
+
+    def watermark(self, timestamp: int) -> Iterator[pa.RecordBatch]:
+        """Every operator learns the time, first to last, each behind what those before it still gave."""
+        for index, operator in enumerate(self._operators):
+            yield from self._from(index + 1, operator.watermark(timestamp))
+
+    def before_barrier(self) -> Iterator[pa.RecordBatch]:
+        """Rows that go ahead of a barrier."""
+        for index, operator in enumerate(self._operators):
+            yield from self._from(index + 1, operator.before_barrier())
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """The last rows."""
+        for index, operator in enumerate(self._operators):
+            yield from self._from(index + 1, operator.end())
+
+    def freeze(self) -> dict[str, Frozen]:
+        """The state of every operator that has one, by reference."""
+        frozen = {name: operator.freeze() for name, operator in self.named}
+        return {name: state for name, state in frozen.items() if state is not None}
+
+    def _from(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for operator in self._operators[index:]:
+            batches = _through(operator, batches)
+        return batches
+
+
+def _through(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from operator.process(0, batch)

@@ -1,0 +1,363 @@
+"""A node's part of a checkpoint: collects what its tasks froze, writes it in the background, and says Prepared.
+
+All of it runs in the loop thread but ``_write``, which runs on the upload thread and touches only what is immutable by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.core.effects import CheckpointFailed, SnapshotComplete
+from tidegate.core.manifest import (
+    INLINE_BYTES_MAX,
+    CommittableEntry,
+    InFlightEntry,
+    ObjectEntry,
+    OperatorSnapshotEntry,
+    RunEntry,
+    SourceOffsetEntry,
+)
+from tidegate.core.messages import CheckpointBarrier, Event, StreamMessage
+from tidegate.core.paths import Direction, JobPaths
+from tidegate.core.prepare import ChannelRef, PrepareAck, TaskReport
+from tidegate.errors import CheckpointAbortedError, RetryableError, TidegateError
+from tidegate.plan.connector import Committable
+from tidegate.plan.physical import Edge, SourceSpec
+from tidegate.runtime.operator import Frozen
+from tidegate.runtime.setup import NodeSetup
+from tidegate.runtime.snapshotfile import crc32c, inflight_bytes, run_bytes
+from tidegate.runtime.task import StageTask, receivers
+from tidegate.runtime.threads import Threads
+from tidegate.store.base import Store
+
+UPLOAD_TRIES = 3
+ATTEMPTS_KEPT = 8
+
+Post = Callable[[Callable[[], None]], None]
+
+
+@dataclass(slots=True)
+class Part:
+    """What one task gave."""
+
+    frozen: Mapping[str, Frozen]
+    complete: SnapshotComplete[pa.RecordBatch] | None = None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One checkpoint on this node."""
+
+    checkpoint_id: int
+    term: int | None = None
+    parent: int | None = None
+    begun_ms: int = 0
+    parts: dict[str, Part] = field(default_factory=dict)
+    runs: dict[int, tuple[RunEntry, ObjectEntry | None]] = field(default_factory=dict)
+    uploading: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A committable that no manifest is known to name yet."""
+
+    operator: str
+    checkpoint_id: int
+    future: Future[Committable | None]
+
+
+class Checkpointer:
+    """Every attempt from its first barrier to Prepared. Made even when checkpointing is off: the end of a job is a cut too."""
+
+    def __init__(
+        self,
+        setup: NodeSetup,
+        store: Store | None,
+        threads: Threads,
+        post: Post,
+        now_ms: Callable[[], int],
+        say_prepared: Callable[[bytes], None],
+        decline: Callable[[int, TidegateError], None],
+    ) -> None:
+        self._setup = setup
+        self._store = store
+        self._threads = threads
+        self._post = post
+        self._now_ms = now_ms
+        self._say_prepared = say_prepared
+        self._decline = decline
+        self._paths = JobPaths(setup.plan.job)
+        self._attempts: dict[int, Attempt] = {}
+        self._dead = 0
+        self._staged: list[Staged] = []
+        self._known_epoch: int | None = None
+        self._known: dict[int, tuple[RunEntry, ObjectEntry | None]] = {}
+        self._last: dict[str, Any] = {}
+        self.tasks: Sequence[StageTask] = ()
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def started(self, checkpoint_id: int, term: int, parent: int | None) -> None:
+        """The coordinator began this checkpoint. A barrier may have come before this."""
+        attempt = self._attempt(checkpoint_id)
+        if attempt is not None:
+            attempt.term, attempt.parent = term, parent
+            self._upload_when_whole(attempt)
+
+    def fired(
+        self,
+        task: StageTask,
+        barrier: CheckpointBarrier,
+        frozen: Mapping[str, Frozen],
+        committables: Mapping[str, Future[Committable | None]],
+    ) -> None:
+        """A task's state at the cut. Its sinks' committables live on even if this attempt does not."""
+        self._stage(barrier.checkpoint_id, committables)
+        attempt = self._attempt(barrier.checkpoint_id)
+        if attempt is not None:
+            attempt.parts[task.name] = Part(frozen)
+
+    def completed(self, task: StageTask, effect: SnapshotComplete[pa.RecordBatch]) -> None:
+        """A task's recordings are closed and its barrier is on the way."""
+        attempt = self._attempt(effect.checkpoint_id)
+        if attempt is None:
+            return
+        if effect.finished:
+            self._stage(effect.checkpoint_id, task.prepare_sinks(effect.checkpoint_id))
+            attempt.parts[task.name] = Part(task.freeze())
+        attempt.parts[task.name].complete = effect
+        self._upload_when_whole(attempt)
+
+    def failed(self, task: StageTask, effect: CheckpointFailed) -> None:
+        """A task can't take part: the whole checkpoint is over."""
+        self.abort(effect.checkpoint_id)
+        self._decline(effect.checkpoint_id, effect.error)
+
+    def abort(self, checkpoint_id: int) -> None:
+        """Drop this attempt and all before it. What sinks staged stays: sources do not rewind."""
+        self._dead = max(self._dead, checkpoint_id)
+        for other in [other for other in self._attempts if other <= checkpoint_id]:
+            del self._attempts[other]
+
+    def is_live(self, checkpoint_id: int) -> bool:
+        """The attempt is neither aborted nor committed."""
+        return checkpoint_id in self._attempts
+
+    def committed(self, epoch: int, checkpoint_id: int) -> None:
+        """The manifest is in the log: what this attempt uploaded may be named by the next."""
+        attempt = self._attempts.pop(checkpoint_id, None)
+        if attempt is not None:
+            self._known_epoch, self._known = epoch, attempt.runs
+        self._staged = [staged for staged in self._staged if staged.checkpoint_id > checkpoint_id]
+        self.abort(checkpoint_id)
+
+    def metrics(self) -> dict[str, Any]:
+        """The last finished part, for people."""
+        return self._last
+
+    # -- collecting ------------------------------------------------------------------------------------------------
+
+    def _attempt(self, checkpoint_id: int) -> Attempt | None:
+        if checkpoint_id <= self._dead:
+            return None
+        if checkpoint_id not in self._attempts:
+            if len(self._attempts) >= ATTEMPTS_KEPT:
+                self.abort(min(self._attempts))
+            self._attempts[checkpoint_id] = Attempt(checkpoint_id, begun_ms=self._now_ms())
+        return self._attempts[checkpoint_id]
+
+    def _stage(self, checkpoint_id: int, committables: Mapping[str, Future[Committable | None]]) -> None:
+        self._staged.extend(Staged(name, checkpoint_id, future) for name, future in committables.items())
+
+    def _upload_when_whole(self, attempt: Attempt) -> None:
+        whole = len(attempt.parts) == len(self.tasks) and all(part.complete for part in attempt.parts.values())
+        if not whole or attempt.term is None or attempt.uploading:
+            return
+        attempt.uploading = True
+        known = self._known if attempt.parent == self._known_epoch else {}
+        staged = [one for one in self._staged if one.checkpoint_id <= attempt.checkpoint_id]
+        executor = self._threads.executor("upload")
+        future = executor.submit(self._write_with_retries, attempt, known, staged)
+        future.add_done_callback(lambda done: self._post(partial(self._written, attempt, done)))
+
+    def _written(self, attempt: Attempt, done: Future[PrepareAck]) -> None:
+        if not self.is_live(attempt.checkpoint_id):
+            return
+        error = done.exception()
+        if error is not None:
+            wrapped = error if isinstance(error, TidegateError) else CheckpointAbortedError(repr(error))
+            self.abort(attempt.checkpoint_id)
+            self._decline(attempt.checkpoint_id, wrapped)
+            return
+        ack = done.result()
+        self._last = {"checkpoint_id": ack.checkpoint_id, "bytes": ack.bytes_uploaded, "duration_ms": ack.duration_ms}
+        self._say_prepared(ack.to_json())
+
+    # -- writing: the upload thread --------------------------------------------------------------------------------
+
+    def _write_with_retries(
+        self, attempt: Attempt, known: Mapping[int, tuple[RunEntry, ObjectEntry | None]], staged: Sequence[Staged]
+    ) -> PrepareAck:
+        for left in reversed(range(UPLOAD_TRIES)):
+            try:
+                return self._write(attempt, known, staged)
+            except RetryableError:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _write(
+        self, attempt: Attempt, known: Mapping[int, tuple[RunEntry, ObjectEntry | None]], staged: Sequence[Staged]
+    ) -> PrepareAck:
+        state = StateObjectWriter(self._paths.state(attempt.checkpoint_id, self._setup.node), known)
+        operators, sources = self._states(attempt, state)
+        objects = state.finish(self._store)
+        attempt.runs = state.runs
+        inflight = [entry for task in self.tasks for entry in self._flights(attempt, task)]
+        objects += [ObjectEntry(flight.path, flight.length, flight.crc32c) for flight in inflight]
+        assert attempt.term is not None
+        return PrepareAck(
+            node=self._setup.node,
+            gang=self._setup.gang,
+            term=attempt.term,
+            checkpoint_id=attempt.checkpoint_id,
+            tasks=tuple(self._report(attempt, task) for task in self.tasks),
+            operators=tuple(state.resolve(entry) for entry in operators),
+            sources=tuple(sources),
+            sinks=tuple(name for task in self.tasks for name in task.sinks),
+            inflight=tuple(inflight),
+            committables=tuple(self._committables(staged)),
+            objects=tuple(objects),
+            bytes_uploaded=state.bytes_written + sum(flight.length for flight in inflight),
+            duration_ms=self._now_ms() - attempt.begun_ms,
+            unaligned=any(part.complete is not None and part.complete.unaligned for part in attempt.parts.values()),
+        )
+
+    def _states(
+        self, attempt: Attempt, writer: StateObjectWriter
+    ) -> tuple[list[tuple[str, Frozen]], list[SourceOffsetEntry]]:
+        operators: list[tuple[str, Frozen]] = []
+        sources: list[SourceOffsetEntry] = []
+        source_names = {
+            stage.operators[0].name
+            for stage in self._setup.plan.stages
+            if isinstance(stage.operators[0], SourceSpec)
+        }
+        for part in attempt.parts.values():
+            for name, frozen in part.frozen.items():
+                if name in source_names:
+                    sources.append(SourceOffsetEntry(name, self._setup.node, frozen.meta))
+                else:
+                    writer.add(frozen)
+                    operators.append((name, frozen))
+        writer.node = self._setup.node
+        return operators, sources
+
+    def _report(self, attempt: Attempt, task: StageTask) -> TaskReport:
+        complete = attempt.parts[task.name].complete
+        finished = complete is not None and complete.finished
+        channels = [*self._refs("in", task.stage.inputs), *self._refs("out", task.stage.outputs)]
+        return TaskReport(task.name, self._setup.node, "finished" if finished else "fired", tuple(channels))
+
+    def _refs(self, direction: Direction, edges: Sequence[Edge]) -> list[ChannelRef]:
+        node, parallelism = self._setup.node, self._setup.parallelism
+        return [ChannelRef(direction, edge.id, peer) for edge in edges for peer in receivers(edge, node, parallelism)]
+
+    def _flights(self, attempt: Attempt, task: StageTask) -> list[InFlightEntry]:
+        complete = attempt.parts[task.name].complete
+        assert complete is not None
+        entries = []
+        for direction, edges, recorded in (
+            ("in", task.stage.inputs, complete.inputs),
+            ("out", task.stage.outputs, complete.outputs),
+        ):
+            refs = [(edge, ref) for edge in edges for ref in self._refs(direction, [edge])]  # type: ignore[arg-type]
+            for channel_id, messages in recorded.items():
+                edge, ref = refs[channel_id]
+                entries.append(self._flight(attempt.checkpoint_id, task.name, edge, ref, messages))
+        return entries
+
+    def _flight(
+        self,
+        checkpoint_id: int,
+        task: str,
+        edge: Edge,
+        ref: ChannelRef,
+        messages: Sequence[StreamMessage[pa.RecordBatch]],
+    ) -> InFlightEntry:
+        node = self._setup.node
+        name = self._paths.inflight if ref.direction == "in" else self._paths.outflight
+        path = name(checkpoint_id, task, node, f"{ref.edge}-{ref.peer}")
+        data = inflight_bytes(messages, edge.schema, self._setup.compression)
+        assert self._store is not None
+        self._store.put(path, data)
+        events = [message for message in messages if isinstance(message, Event)]
+        size = sum(event.size_bytes for event in events)
+        return InFlightEntry(
+            task, node, ref.direction, ref.edge, ref.peer, path, 0, len(data), crc32c(data), len(events), size
+        )
+
+    def _committables(self, staged: Sequence[Staged]) -> list[CommittableEntry]:
+        entries = []
+        for one in staged:
+            committable = one.future.result()
+            if committable is not None:
+                entries.append(
+                    CommittableEntry(one.operator, self._setup.node, self._setup.gang, one.checkpoint_id, committable)
+                )
+        return entries
+
+
+class StateObjectWriter:
+    """One node's state object: runs that the parent manifest has are named again, the others are written."""
+
+    def __init__(self, path: str, known: Mapping[int, tuple[RunEntry, ObjectEntry | None]]) -> None:
+        self._path = path
+        self._known = known
+        self._pieces: list[bytes] = []
+        self._new: dict[int, tuple[int, int, int, int]] = {}
+        self._frozen: list[Frozen] = []
+        self.runs: dict[int, tuple[RunEntry, ObjectEntry | None]] = {}
+        self.bytes_written = 0
+        self.node = 0
+
+    def add(self, frozen: Frozen) -> None:
+        """Take an operator's runs."""
+        for run in frozen.runs:
+            if run.uid in self._known:
+                self.runs[run.uid] = self._known[run.uid]
+            elif run.uid not in self._new:
+                data = run_bytes(run.batch)
+                self._new[run.uid] = (len(self._pieces), self.bytes_written, len(data), run.batch.num_rows)
+                self._pieces.append(data)
+                self.bytes_written += len(data)
+
+    def finish(self, store: Store | None) -> list[ObjectEntry]:
+        """Write the object, or keep everything inline if it is small. Gives every object that the runs name."""
+        inline = self.bytes_written <= INLINE_BYTES_MAX
+        whole = b"".join(self._pieces)
+        own = None if inline else ObjectEntry(self._path, len(whole), crc32c(whole))
+        if own is not None:
+            assert store is not None
+            store.put(self._path, whole)
+        for uid, (index, offset, length, rows) in self._new.items():
+            data = self._pieces[index]
+            checksum = crc32c(data)
+            if own is None:
+                self.runs[uid] = (RunEntry.of_bytes(data, checksum, rows), None)
+            else:
+                self.runs[uid] = (RunEntry(self._path, offset, length, checksum, rows), own)
+        return list({entry.path: entry for _, entry in self.runs.values() if entry is not None}.values())
+
+    def resolve(self, named: tuple[str, Frozen]) -> OperatorSnapshotEntry:
+        """An operator's entry for the manifest."""
+        name, frozen = named
+        return OperatorSnapshotEntry(
+            name, self.node, frozen.meta, tuple(self.runs[run.uid][0] for run in frozen.runs)
+        )

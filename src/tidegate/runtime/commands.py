@@ -1,0 +1,51 @@
+"""The coordinator's orders to nodes, as messages of the control line."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, assert_never
+
+from tidegate.core.orders import SendAbort, SendCommitted, SendFinalize, SendInject, SendPromote, SendStarted
+from tidegate.wire._gen import control_pb2 as pb
+
+Command: TypeAlias = SendStarted | SendInject | SendFinalize | SendPromote | SendAbort | SendCommitted
+
+
+def command(order: Command) -> pb.CoordinatorMessage:
+    """The message for one order."""
+    match order:
+        case SendStarted():
+            return pb.CoordinatorMessage(started=_started(order))
+        case SendInject():
+            inject = pb.Inject(
+                term=order.stamp.term,
+                checkpoint_id=order.checkpoint_id,
+                epoch=order.epoch,
+                unaligned=order.unaligned,
+            )
+            return pb.CoordinatorMessage(inject=inject)
+        case SendFinalize():
+            finalize = pb.Finalize(term=order.stamp.term, checkpoint_id=order.checkpoint_id, epoch=order.epoch)
+            return pb.CoordinatorMessage(finalize=finalize)
+        case SendPromote():
+            return pb.CoordinatorMessage(promote=pb.Promote(checkpoint_id=order.checkpoint_id))
+        case SendAbort():
+            return pb.CoordinatorMessage(abort=pb.Abort(checkpoint_id=order.checkpoint_id, reason=order.reason))
+        case SendCommitted():
+            committed = pb.Committed(epoch=order.epoch, checkpoint_id=order.checkpoint_id)
+            return pb.CoordinatorMessage(committed=committed)
+        case _:
+            assert_never(order)
+
+
+def _started(order: SendStarted) -> pb.Started:
+    started = order.started
+    return pb.Started(
+        term=started.term,
+        checkpoint_id=started.checkpoint_id,
+        epoch=started.epoch,
+        parent_epoch=-1 if started.parent is None else started.parent,
+        age_ms=started.age_ms,
+        timeout_ms=started.timeout_ms,
+        alignment_timeout_ms=started.alignment_timeout_ms or 0,
+        aligned=started.aligned,
+    )

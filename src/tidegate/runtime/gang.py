@@ -1,0 +1,129 @@
+"""The driver's view of one gang: who has joined, who is lost, and what to tell them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidegate.core.manifest import CheckpointManifest
+from tidegate.runtime.host import Launch
+from tidegate.wire._gen import control_pb2 as pb
+
+
+class Launcher(Protocol):
+    """Starts the processes of gangs, one gang at a time."""
+
+    def start(self, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
+        """Start one; ``on_exit`` is called once, when all of its processes have ended. Never blocks for long."""
+
+    def cancel(self) -> None:
+        """End by force what is still running. Never blocks for long."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; True when it came."""
+
+
+class NodeConnection(Protocol):
+    """A node's control stream, as the server gives it."""
+
+    @property
+    def hello(self) -> pb.Hello:
+        """What the node said first."""
+
+    def send(self, message: pb.CoordinatorMessage) -> None:
+        """Never blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a gang is over, for people and for the restart policy."""
+
+    text: str
+    user_error: bool = False
+    traceback: str = ""
+
+
+@dataclass(slots=True)
+class Member:
+    """A node that has joined."""
+
+    connection: NodeConnection
+    address: str
+    pid: int
+    host: str
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+PERMANENT = {"UserFunctionError", "InvalidUseError", "ProtocolError", "TypeError", "AssertionError"}
+"""Errors that will most likely come again: they get fewer restarts."""
+
+
+class GangState:
+    """Facts about the gang under way. Leader thread only."""
+
+    def __init__(self, number: int, size: int, manifest: CheckpointManifest | None) -> None:
+        self.number = number
+        self.manifest = manifest
+        self._size = size
+        self.members: dict[int, Member] = {}
+        self.cause: Cause | None = None
+        self.welcomed = False
+        self.stopping = False
+
+    def join(self, hello: pb.Hello, connection: NodeConnection) -> bool:
+        """A node said hello. True when that was the last one."""
+        if hello.gang != self.number or hello.node >= self._size or hello.node in self.members:
+            reason = f"this is gang {self.number}, with nodes 0 to {self._size - 1}, each once"
+            connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
+            return False
+        self.members[hello.node] = Member(connection, hello.address, hello.pid, hello.host)
+        return len(self.members) == self._size
+
+    def welcome(self) -> None:
+        """Tell every node its peers and what to restore."""
+        peers = [pb.Peer(node=node, address=member.address) for node, member in self.members.items()]
+        restore = b"" if self.manifest is None else self.manifest.to_json()
+        self.welcomed = True
+        self.tell_all(pb.CoordinatorMessage(welcome=pb.Welcome(gang=self.number, peers=peers, restore=restore)))
+
+    def tell(self, node: int, message: pb.CoordinatorMessage) -> None:
+        """Say something to one node, if it is there."""
+        member = self.members.get(node)
+        if member is not None:
+            member.connection.send(message)
+
+    def tell_all(self, message: pb.CoordinatorMessage) -> None:
+        """Say something to everyone."""
+        for member in self.members.values():
+            member.connection.send(message)
+
+    def stop(self, reason: str) -> None:
+        """Ask every node to return by itself."""
+        if not self.stopping:
+            self.stopping = True
+            self.tell_all(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
+
+    def failed(self, node: int, failed: pb.Failed) -> None:
+        """A node reported why it fails. The first cause that is not just the loss of a peer is the one that counts."""
+        lost_peer = failed.error_type == "RetryableError"
+        if self.cause is None or (self.cause.text.startswith("lost") and not lost_peer):
+            text = f"node {node}: {failed.error_type}: {failed.message}"
+            self.cause = Cause(
+                f"lost a peer: {text}" if lost_peer else text, failed.error_type in PERMANENT, failed.traceback
+            )
+
+    def lost(self, reason: str) -> None:
+        """A node is gone without a word."""
+        if self.cause is None:
+            self.cause = Cause(f"lost: {reason}")
+
+    def report(self, node: int, progress: bytes) -> None:
+        """A node's metrics."""
+        if node in self.members:
+            self.members[node].report = json.loads(progress)
+
+    def node_of(self, connection: NodeConnection) -> int | None:
+        """Which node this stream belongs to."""
+        return next((node for node, member in self.members.items() if member.connection is connection), None)

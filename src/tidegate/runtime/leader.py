@@ -1,0 +1,540 @@
+"""The leader of a job, in the driver: the shell around the coordinator's state machine.
+
+One thread takes events and performs effects. What blocks (the log, sinks, garbage) runs on executors and comes back as events.
+It decides nothing about checkpoints; it decides when to give up restarting, by ``core.restart``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any, assert_never
+
+import pyarrow as pa
+
+from tidegate.clock import Clock
+from tidegate.core import events as ev
+from tidegate.core import orders as do
+from tidegate.core.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.log import LogEntry
+from tidegate.core.prepare import PrepareAck
+from tidegate.core.resolve import (
+    AlreadyFinished,
+    FallBack,
+    Refuse,
+    RestoreChoice,
+    RestoreFrom,
+    StartFresh,
+    resolve,
+)
+from tidegate.core.restart import GiveUp, RestartAfter, RestartPolicy, Restarts
+from tidegate.core.retain import garbage
+from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, RetryableError, TidegateError
+from tidegate.runtime.commands import command
+from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection
+from tidegate.runtime.host import Launch
+from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.threads import Threads
+from tidegate.runtime.timers import Timers
+from tidegate.wire._gen import control_pb2 as pb
+
+log = logging.getLogger("tidegate")
+
+JOIN_LIMIT_MS = 60_000
+RETURN_LIMIT_MS = 8_000
+HISTORY_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSetup:
+    """What a leader needs. ``launch`` makes what a gang's processes are told."""
+
+    coordinator: DistributedCheckpointCoordinator
+    log: LogStore
+    launcher: Launcher
+    launch: Callable[[int], Launch]
+    publisher: Publisher
+    parallelism: int
+    restore: RestoreChoice
+    overwrite: bool
+    checkpointing: bool
+    restarts: RestartPolicy
+
+
+class Leader:
+    """Runs one job to its end. Public methods may be called from any thread."""
+
+    def __init__(self, setup: LeaderSetup, *, clock: Clock, threads: Threads) -> None:
+        self._setup = setup
+        self._clock = clock
+        self._threads = threads
+        self._machine = setup.coordinator
+        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
+        self._timers = Timers()
+        self._gang: GangState | None = None
+        self._restarts = Restarts(setup.restarts)
+        self._choice: RestoreChoice = setup.restore
+        self._requests: dict[str, Future[int]] = {}
+        self._request_numbers = count(1)
+        self._history: list[dict[str, Any]] = []
+        self._committed = 0
+        self._last_reports: dict[int, dict[str, Any]] = {}
+        self._stop_requested = False
+        self._restarting_since: int | None = None
+        self._recoveries_ms: list[int] = []
+        self.job = setup.log.paths.job
+        self.checkpointing = setup.checkpointing
+        self.status = "STARTING"
+        self.error: JobFailedError | None = None
+        self.cause: str | None = None
+        self.restored_from: int | None = None
+        self.skipped: tuple[tuple[int, str], ...] = ()
+        self.ended = threading.Event()
+        self.on_end: Callable[[], None] = lambda: None
+
+    # -- before anything starts ------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Read the log and refuse a start that can't be, before anything is started or changed. Blocks."""
+        self._setup.publisher.check()
+        entries = self._setup.log.read()
+        self._entries: Sequence[LogEntry] = entries
+        decision = self._resolve()
+        match decision:
+            case Refuse(why):
+                raise InvalidUseError(why)
+            case StartFresh():
+                self._setup.publisher.prepare_fresh_start(self._setup.overwrite)
+            case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
+                self.restored_from = manifest.epoch
+
+    def _resolve(self) -> StartFresh | RestoreFrom | FallBack | AlreadyFinished | Refuse:
+        view = self._setup.log.view()
+        shape = self._machine.shape
+        return resolve(view, shape, self._setup.log.fault, self._choice, can_hide=self._setup.publisher.can_hide)
+
+    def run(self) -> None:
+        """The leader's thread: from the takeover to the job's end. Raises nothing."""
+        try:
+            self._handle(ev.LogRead(tuple(self._entries)))
+            while not self.ended.is_set():
+                now_ms = self._clock.now_ms()
+                self._timers.run_due(now_ms)
+                for action in self._mailbox.take(self._timers.wait_ms(self._clock.now_ms())):
+                    action()
+        except Exception as error:
+            log.exception("the leader failed job=%s", self.job)
+            self._fail(Cause(f"the leader failed: {error!r}"))
+        finally:
+            self._wind_up()
+
+    def _wind_up(self) -> None:
+        """Nothing of the job is left running behind its end."""
+        if self._gang is not None:
+            self._gang.stop("the job has ended")
+        if not self._setup.launcher.join(RETURN_LIMIT_MS / 1000):
+            self._setup.launcher.cancel()
+            self._setup.launcher.join(RETURN_LIMIT_MS / 1000)
+        self.on_end()
+        self._threads.close()
+        for future in self._requests.values():
+            future.set_exception(JobFailedError(f"the job has ended status={self.status} job={self.job}"))
+        self.ended.set()
+
+    # -- what users ask --------------------------------------------------------------------------------------------
+
+    def request_checkpoint(self, savepoint: str | None = None) -> Future[int]:
+        """Ask for a checkpoint; the future gives its epoch."""
+        future: Future[int] = Future()
+        request = f"r{next(self._request_numbers)}"
+
+        def ask() -> None:
+            self._requests[request] = future
+            self._handle(ev.TriggerRequested(request, savepoint))
+
+        if self.ended.is_set():
+            raise InvalidUseError(f"the job has ended status={self.status} job={self.job}")
+        self._mailbox.post(ask)
+        return future
+
+    def cancel_checkpoint(self, checkpoint_id: int) -> Future[None]:
+        """Ask for a checkpoint's abort."""
+        future: Future[None] = Future()
+
+        def cancel() -> None:
+            try:
+                self._handle(ev.CancelRequested(checkpoint_id))
+                future.set_result(None)
+            except TidegateError as error:
+                future.set_exception(error)
+
+        self._mailbox.post(cancel)
+        return future
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Ask for the end."""
+        self._mailbox.post(partial(self._stop, drain))
+
+    def _stop(self, drain: bool) -> None:
+        if self.ended.is_set():
+            return
+        self.status = "STOPPING"
+        if drain and self._gang is not None:
+            self._gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
+            return
+        self._stop_requested = True
+        self._handle(ev.StopRequested())
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Committed and aborted checkpoints of this run."""
+        return list(self._history)
+
+    def metrics(self) -> dict[str, Any]:
+        """The newest reports of the nodes, added up."""
+        gang = self._gang
+        members = dict(gang.members) if gang is not None else {}
+        reports = {node: member.report for node, member in members.items() if member.report} or self._last_reports
+        operators: dict[str, dict[str, int]] = {}
+        for report in reports.values():
+            for name, values in report.get("operators", {}).items():
+                total = operators.setdefault(name, {})
+                for key, value in values.items():
+                    total[key] = total.get(key, 0) + value
+        nodes = [{"node": node, "pid": m.pid, "host": m.host} for node, m in sorted(members.items())]
+        return {
+            "status": self.status,
+            "rows_in": sum(report.get("rows_in", 0) for report in reports.values()),
+            "rows_read": sum(report.get("rows_read", 0) for report in reports.values()),
+            "rows_out": sum(report.get("rows_out", 0) for report in reports.values()),
+            "late_rows": sum(values.get("late_rows", 0) for values in operators.values()),
+            "checkpoints_committed": self._committed,
+            "restarts": self._restarts.total,
+            "recoveries_ms": list(self._recoveries_ms),
+            "gang": None if gang is None else gang.number,
+            "nodes": nodes,
+            "operators": operators,
+        }
+
+    def collected(self, name: str | None) -> pa.Table:
+        """The table of a collect sink."""
+        sinks: dict[str, Any] = {n: s for n, s in self._setup.publisher.sinks.items() if hasattr(s, "table")}
+        if name is None and len(sinks) == 1:
+            return next(iter(sinks.values())).table()
+        found = sinks.get(name or "") or next((s for s in sinks.values() if getattr(s, "name", None) == name), None)
+        if found is None:
+            raise InvalidUseError(f"the pipeline has the collect sinks {sorted(sinks)}: name one of them name={name}")
+        return found.table()
+
+    # -- what nodes say: called from the server's threads ----------------------------------------------------------
+
+    def joined(self, connection: NodeConnection) -> None:
+        """A node opened its stream and said hello."""
+        self._mailbox.post(partial(self._node_joined, connection))
+
+    def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
+        """A node said something."""
+        self._mailbox.post(partial(self._node_said, connection, message))
+
+    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+        """A node's stream ended."""
+        self._mailbox.post(partial(self._node_left, connection, error))
+
+    def _node_joined(self, connection: NodeConnection) -> None:
+        if self._gang is None:
+            connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="no gang is wanted now")))
+        elif self._gang.join(connection.hello, connection):
+            self._gang.welcome()
+            self._running(self._gang)
+
+    def _node_said(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
+        gang = self._gang
+        node = gang.node_of(connection) if gang is not None else None
+        if gang is None or node is None:
+            return
+        match message.WhichOneof("body"):
+            case "injection_ack":
+                ack = message.injection_ack
+                self._handle(ev.InjectionAcked(node, ack.gang, ack.term, ack.checkpoint_id))
+            case "prepared":
+                self._handle(ev.NodePrepared(PrepareAck.from_json(message.prepared.json)))
+            case "declined":
+                declined = message.declined
+                self._handle(ev.NodeDeclined(node, declined.gang, declined.checkpoint_id, declined.reason))
+            case "drained":
+                self._handle(ev.NodeDrained(node, message.drained.gang))
+            case "progress":
+                gang.report(node, message.progress.json)
+            case "failed":
+                gang.failed(node, message.failed)
+                gang.stop("another node failed")
+            case _:
+                pass  # heartbeats, and a last word before a stream ends
+
+    def _node_left(self, connection: NodeConnection, error: Exception | None) -> None:
+        gang = self._gang
+        node = gang.node_of(connection) if gang is not None else None
+        if gang is None or node is None or gang.stopping:
+            return
+        gang.lost(f"node {node} is gone{f': {error}' if error else ''}")
+        gang.stop("a node was lost")
+        self._timers.at(self._clock.now_ms() + RETURN_LIMIT_MS, partial(self._force, gang))
+
+    def _running(self, gang: GangState) -> None:
+        if self._restarting_since is not None:
+            self._recoveries_ms.append(self._clock.now_ms() - self._restarting_since)
+            self._restarting_since = None
+        if self.status != "STOPPING":
+            self.status = "RUNNING"
+        nodes = frozenset(gang.members)
+        self._handle(ev.GangRunning(gang.number, nodes, nodes))
+
+    # -- performing ------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: ev.Event) -> None:
+        try:
+            effects = self._machine.handle(event, self._clock.now_ms(), self._clock.wall_ms())
+        except ProtocolError as error:  # it changed nothing; the story is for whoever mends the bug
+            log.error("refused: %s job=%s story=%s", error, self.job, error.story[-5:])
+            return
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: do.Effect) -> None:
+        match effect:
+            case do.PutEntry():
+                self._later("log", self._put, effect)
+            case do.ReadLog():
+                self._later("log", self._read, effect.from_slot)
+            case do.WriteLatestHint():
+                self._later("hint", self._write_hint, effect.epoch)
+            case do.CollectGarbage():
+                self._later("garbage", self._collect, effect)
+            case do.Publish():
+                self._later("sinks", self._publish, effect)
+            case do.Hide():
+                self._later("sinks", self._hide, effect)
+            case do.ResolveRestore():
+                self._choose_restore()
+            case do.StartGang():
+                self._start_gang(effect)
+            case do.StopGang():
+                self._stop_gang(effect)
+            case do.SetTimer():
+                self._timers.at(effect.at_ms, partial(self._handle, ev.Tick()))
+            case do.CheckpointCompleted() | do.CheckpointAborted() | do.RequestRefused():
+                self._note(effect)
+            case do.JobFinished():
+                self._finish("FINISHED")
+            case do.JobStopped():
+                self._finish("STOPPED")
+            case do.StepDown():
+                self._fail(Cause(f"another driver has taken over this job: {effect.reason}"))
+            case _:
+                if self._gang is not None and self._gang.number == effect.stamp.gang:
+                    self._gang.tell(effect.node, command(effect))
+
+    def _later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
+        """Run blocking work on an executor; what it gives comes back as an event."""
+
+        def done(future: Future[ev.Event | None]) -> None:
+            error = future.exception() if not future.cancelled() else None
+            if error is not None:
+                self._mailbox.post(partial(self._fail, Cause(f"{name}: {error!r}")))
+            elif not future.cancelled():
+                event = future.result()
+                if event is not None:
+                    self._mailbox.post(partial(self._handle, event))
+
+        self._threads.executor(name).submit(work, argument).add_done_callback(done)
+
+    # -- executors' work: blocks, any thread -----------------------------------------------------------------------
+
+    def _put(self, effect: do.PutEntry) -> ev.Event:
+        answer: ev.PutAnswer
+        try:
+            found = self._setup.log.create(effect.entry)
+            answer = ev.Written() if found is None else ev.Conflict(found)
+        except RetryableError as error:
+            answer = ev.Unknown(str(error))
+        return ev.PutAnswered(effect.slot, effect.write_id, answer)
+
+    def _read(self, from_slot: int) -> ev.Event:
+        return ev.LogRead(tuple(entry for entry in self._setup.log.read() if entry.slot >= from_slot))
+
+    def _write_hint(self, epoch: int) -> None:
+        try:
+            self._setup.log.store.put(self._setup.log.paths.latest, str(epoch).encode())
+        except TidegateError as error:
+            log.warning("the hint at the latest checkpoint could not be written: %s job=%s", error, self.job)
+
+    def _collect(self, effect: do.CollectGarbage) -> None:
+        paths, store = self._setup.log.paths, self._setup.log.store
+        try:
+            listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
+            store.delete(garbage(paths, listed, effect.keep, effect.bound))
+        except TidegateError as error:
+            log.warning("garbage was left for the next time: %s job=%s", error, self.job)
+
+    def _publish(self, effect: do.Publish) -> ev.Event:
+        try:
+            self._setup.publisher.publish(effect.committables)
+        except RetryableError as error:
+            return ev.PublishFailed(effect.epoch, str(error))
+        return ev.Published(effect.epoch)
+
+    def _hide(self, effect: do.Hide) -> ev.Event:
+        try:
+            self._setup.publisher.hide(effect.committables)
+        except RetryableError as error:
+            return ev.HideFailed(effect.gang, str(error))
+        return ev.Hidden(effect.gang)
+
+    # -- gangs -----------------------------------------------------------------------------------------------------
+
+    def _choose_restore(self) -> None:
+        self._later("log", self._decide, None)
+
+    def _decide(self, _: None) -> ev.Event:
+        decision = self._resolve()
+        self._choice = "latest"
+        match decision:
+            case StartFresh():
+                return ev.RestoreRequested(None)
+            case RestoreFrom(manifest) | AlreadyFinished(manifest):
+                return ev.RestoreRequested(manifest.epoch)
+            case FallBack(manifest, skipped):
+                self.skipped = skipped
+                for epoch, why in skipped:
+                    log.warning("checkpoint skipped: %s epoch=%s job=%s", why, epoch, self.job)
+                self.restored_from = manifest.epoch
+                return ev.RestoreRequested(manifest.epoch)
+            case Refuse(why):
+                raise InvalidUseError(why)
+            case _:
+                assert_never(decision)
+
+    def _start_gang(self, effect: do.StartGang) -> None:
+        keep = () if effect.manifest is None else effect.manifest.committables
+        self._setup.publisher.sweep(effect.gang, keep)
+        gang = GangState(effect.gang, self._setup.parallelism, effect.manifest)
+        self._gang = gang
+        log.info("starting gang=%s epoch=%s job=%s", effect.gang, effect.manifest and effect.manifest.epoch, self.job)
+        self._setup.launcher.start(
+            self._setup.launch(effect.gang), lambda why: self._mailbox.post(partial(self._gang_exited, gang, why))
+        )
+        self._timers.at(self._clock.now_ms() + JOIN_LIMIT_MS, partial(self._check_joined, gang))
+
+    def _check_joined(self, gang: GangState) -> None:
+        if self._gang is gang and not gang.welcomed and not gang.stopping:
+            missing = self._setup.parallelism - len(gang.members)
+            gang.cause = Cause(
+                f"{missing} of {self._setup.parallelism} nodes did not reach the driver within {JOIN_LIMIT_MS // 1000} s: check "
+                "that executors can connect to the driver's address and that nothing else holds the slots"
+            )
+            gang.stop("not all nodes joined")
+            self._force(gang)
+
+    def _stop_gang(self, effect: do.StopGang) -> None:
+        gang = self._gang
+        if gang is None or gang.number != effect.gang:
+            self._handle(ev.GangLost(effect.gang, "it was not running"))
+            return
+        gang.stop(effect.reason)
+        self._timers.at(self._clock.now_ms() + RETURN_LIMIT_MS, partial(self._force, gang))
+
+    def _force(self, gang: GangState) -> None:
+        """Nodes had their time to return by themselves."""
+        if self._gang is gang:
+            self._setup.launcher.cancel()
+
+    def _gang_exited(self, gang: GangState, why: str | None) -> None:
+        if self._gang is not gang:
+            return
+        self._last_reports = {node: m.report for node, m in gang.members.items() if m.report} or self._last_reports
+        self._gang = None
+        if self._stop_requested:
+            self._handle(ev.GangLost(gang.number, "stopped"))
+            return
+        permanent = why is not None and why.startswith("ModuleNotFoundError")
+        cause = gang.cause or Cause(f"lost: {why or 'every node returned'}", user_error=permanent)
+        self.cause = cause.text
+        verdict = self._restarts.lost(user_error=cause.user_error)
+        match verdict:
+            case GiveUp(failures):
+                self._fail(cause, failures)
+            case RestartAfter(wait_ms):
+                log.warning("the gang was lost, starting again in %s ms: %s job=%s", wait_ms, cause.text, self.job)
+                self.status = "RESTARTING"
+                self._restarting_since = self._clock.now_ms()
+                event = ev.GangLost(gang.number, cause.text)
+                self._timers.at(self._clock.now_ms() + wait_ms, partial(self._handle, event))
+
+    # -- outcomes --------------------------------------------------------------------------------------------------
+
+    def _note(self, effect: do.CheckpointCompleted | do.CheckpointAborted | do.RequestRefused) -> None:
+        match effect:
+            case do.CheckpointCompleted():
+                self._committed += 1
+                self._restarts.progressed()
+                self._remember(completed_record(effect))
+                self._answer(effect.requests, effect.epoch)
+            case do.CheckpointAborted():
+                log.warning("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
+                self._remember(
+                    {"checkpoint_id": effect.checkpoint_id, "epoch": None, "status": "aborted", "reason": effect.reason}
+                )
+                self._answer(effect.requests, effect.error)
+            case do.RequestRefused():
+                self._answer((effect.request_id,), InvalidUseError(effect.reason))
+
+    def _remember(self, record: dict[str, Any]) -> None:
+        self._history.append(record)
+        del self._history[:-HISTORY_MAX]
+
+    def _answer(self, requests: Sequence[str], answer: int | Exception) -> None:
+        for request in requests:
+            future = self._requests.pop(request, None)
+            if future is not None and isinstance(answer, Exception):
+                future.set_exception(answer)
+            elif future is not None and not isinstance(answer, Exception):
+                future.set_result(answer)
+
+    def _finish(self, status: str) -> None:
+        self.status = status
+        self.ended.set()
+
+    def _fail(self, cause: Cause, failures: int = 1) -> None:
+        if self.status in ("FINISHED", "STOPPED", "FAILED"):
+            return
+        text = cause.text if failures <= 1 else f"{cause.text} (failed {failures} times without progress)"
+        if cause.traceback:
+            text = f"{text}\n\n{cause.traceback}"
+        self.error = JobFailedError(text)
+        self.cause = cause.text
+        self.status = "FAILED"
+        self.ended.set()
+
+
+def completed_record(effect: do.CheckpointCompleted) -> dict[str, Any]:
+    """A committed checkpoint, for people."""
+    manifest = effect.manifest
+    return {
+        "checkpoint_id": effect.checkpoint_id,
+        "epoch": effect.epoch,
+        "status": "committed",
+        "duration_ms": effect.duration_ms,
+        "bytes": sum(node.bytes_uploaded for node in manifest.nodes),
+        "unaligned": manifest.is_unaligned,
+        "inflight_bytes": sum(flight.bytes for flight in manifest.inflight),
+        "inflight_events": sum(flight.events for flight in manifest.inflight),
+        "final": manifest.final,
+        "savepoint": manifest.savepoint,
+        "committed_wall_ms": manifest.commit_wall_ms,
+    }

@@ -1,0 +1,63 @@
+"""The job's log on an object store: read it whole, put one entry, look whether a checkpoint's objects are sound."""
+
+from __future__ import annotations
+
+from tidegate.core.log import LogEntry, LogView, decode_entry, encode_entry
+from tidegate.core.manifest import CheckpointManifest
+from tidegate.core.paths import JobPaths, LogObject
+from tidegate.errors import RetryableError, TidegateError
+from tidegate.runtime.snapshotfile import crc32c
+from tidegate.store.base import Store
+
+
+class LogStore:
+    """One job's log. Calls block; any thread."""
+
+    def __init__(self, store: Store, job: str) -> None:
+        self.store = store
+        self.paths = JobPaths(job)
+
+    def read(self) -> list[LogEntry]:
+        """Every entry, in order. A gap or an entry that can't be read is an error: fail closed."""
+        slots = []
+        for info in self.store.list(self.paths.log_prefix):
+            name = self.paths.parse(info.path)
+            if isinstance(name, LogObject):
+                slots.append(name.slot)
+        return [self.entry(slot) for slot in sorted(slots)]
+
+    def view(self) -> LogView:
+        """What the log adds up to."""
+        return LogView(self.read())
+
+    def entry(self, slot: int) -> LogEntry:
+        """The entry in one slot."""
+        path = self.paths.log_entry(slot)
+        return decode_entry(self.store.get(path), path, slot)
+
+    def create(self, entry: LogEntry) -> LogEntry | None:
+        """Put an entry into its slot: ``None`` when it is there by us, else the entry that was there before.
+
+        ``RetryableError`` means that nobody knows: put the same entry again until there is an answer.
+        """
+        if self.store.create(self.paths.log_entry(entry.slot), encode_entry(entry)):
+            return None
+        try:
+            found = self.entry(entry.slot)
+        except FileNotFoundError as error:
+            raise RetryableError(f"the slot is taken and can't be read yet slot={entry.slot}") from error
+        # A put that was reported lost may have landed: then the conflict is with ourselves.
+        return None if found.write_id == entry.write_id else found
+
+    def fault(self, manifest: CheckpointManifest) -> str | None:
+        """What is wrong with a checkpoint's objects, reading all of their bytes; ``None``: nothing."""
+        for entry in manifest.objects:
+            try:
+                data = self.store.get(entry.path)
+            except FileNotFoundError:
+                return f"an object is missing path={entry.path}"
+            except TidegateError as error:
+                return f"an object can't be read: {error} path={entry.path}"
+            if len(data) != entry.size_bytes or crc32c(data) != entry.crc32c:
+                return f"an object is damaged path={entry.path} size={len(data)} expected={entry.size_bytes}"
+        return None

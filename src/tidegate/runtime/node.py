@@ -1,0 +1,291 @@
+"""One Spark task = one node: the loop that runs one subtask of every stage.
+
+The loop thread owns every protocol object and never blocks: it takes steps downstream first, moves output queues as far as
+credit goes, runs timers, and waits on one mailbox when there is nothing to do. Other threads only post to that mailbox.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidegate.clock import Clock
+from tidegate.core.messages import CheckpointBarrier, StreamMessage
+from tidegate.errors import ProtocolError, RetryableError, TidegateError
+from tidegate.runtime.assemble import Assembly, assemble
+from tidegate.runtime.background import UserFunctionError
+from tidegate.runtime.checkpointer import Checkpointer
+from tidegate.runtime.link import Intake, Link, LocalOutlet
+from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.restore import RestorePlan
+from tidegate.runtime.setup import NodeSetup
+from tidegate.runtime.threads import Threads
+from tidegate.runtime.timers import Timers
+from tidegate.store.base import Store
+from tidegate.wire._gen import control_pb2 as pb
+from tidegate.wire.transport import ChannelId, Transport
+
+IDLE_SOURCE_WAIT_MS = 10
+
+Action = Callable[[], None]
+
+
+class ControlLink(Protocol):
+    """The node's line to the coordinator."""
+
+    def send(self, message: pb.NodeMessage) -> None:
+        """Say something. Never blocks."""
+
+
+class Node:
+    """Runs until the coordinator says stop, the work is done, or something is lost."""
+
+    def __init__(
+        self, setup: NodeSetup, *, clock: Clock, mailbox: Mailbox[Action], store: Store | None, threads: Threads
+    ) -> None:
+        self._setup = setup
+        self._clock = clock
+        self._mailbox = mailbox
+        self._store = store
+        self._threads = threads
+        self._timers = Timers()
+        self._transport: Transport
+        self._control: ControlLink
+        self._checkpointer = Checkpointer(
+            setup, store, threads, mailbox.post, clock.now_ms, self._say_prepared, self._decline
+        )
+        self._assembly: Assembly = assemble(setup, self._checkpointer, threads, mailbox.post, clock.now_ms)
+        self._checkpointer.tasks = self._assembly.tasks
+        self._links: dict[ChannelId, Link] = {}
+        self._intakes: dict[ChannelId, Intake] = {}
+        self._early: list[tuple[ChannelId, StreamMessage[pa.RecordBatch]]] = []
+        self._running = False
+        self._drained_said = False
+        self._outcome: str | None = None
+        self._error: BaseException | None = None
+
+    # -- what other threads call: they only post -------------------------------------------------------------------
+
+    def received(self, channel: ChannelId, message: StreamMessage[pa.RecordBatch], size_bytes: int) -> None:
+        self._mailbox.post(partial(self._received, channel, message))
+
+    def credited(self, channel: ChannelId, size_bytes: int) -> None:
+        self._mailbox.post(partial(self._credited, channel, size_bytes))
+
+    def sendable(self, channel: ChannelId) -> None:
+        self._mailbox.post(_nothing)
+
+    def closed(self, channel: ChannelId, error: Exception | None) -> None:
+        if error is not None:
+            self._mailbox.post(partial(self._lost, f"the channel {channel} was lost: {error}"))
+
+    def control_message(self, message: pb.CoordinatorMessage) -> None:
+        self._mailbox.post(partial(self._commanded, message))
+
+    def control_lost(self, reason: Exception) -> None:
+        self._mailbox.post(partial(self._lost, f"the coordinator was lost: {reason}"))
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def run(self, transport: Transport, control: ControlLink, *, pid: int, host: str) -> str:
+        """Join the gang and work. Gives why it stopped; raises nothing but ``KeyboardInterrupt``."""
+        self._transport = transport
+        self._control = control
+        try:
+            for channel, schema in self._assembly.inbound_remote():
+                transport.expect(channel, schema)
+            hello = pb.Hello(node=self._setup.node, gang=self._setup.gang, address=transport.address, pid=pid, host=host)
+            control.send(pb.NodeMessage(hello=hello))
+            self._loop()
+        except Exception as error:
+            self._report(error)
+        finally:
+            self._close()
+        return self._outcome or "stopped"
+
+    def _loop(self) -> None:
+        tasks = list(reversed(self._assembly.tasks))
+        while self._outcome is None:
+            progressed = False
+            if self._running:
+                for task in tasks:
+                    progressed |= task.step()
+                for link in self._links.values():
+                    progressed |= link.pump()
+                if not progressed:
+                    self._rest()
+            progressed |= self._timers.run_due(self._clock.now_ms())
+            for action in self._mailbox.take(0 if progressed else self._wait_ms()):
+                action()
+
+    def _rest(self) -> None:
+        """Nothing to do now: settle what is owed, and notice the end."""
+        for intake in self._intakes.values():
+            intake.settle()
+        if not self._drained_said and self._assembly.drained():
+            self._drained_said = True
+            self._control.send(pb.NodeMessage(drained=pb.Drained(gang=self._setup.gang)))
+
+    def _wait_ms(self) -> int | None:
+        until_timer = self._timers.wait_ms(self._clock.now_ms())
+        if any(task.idle and not task.ended for task in self._assembly.tasks):
+            return IDLE_SOURCE_WAIT_MS if until_timer is None else min(IDLE_SOURCE_WAIT_MS, until_timer)
+        return until_timer
+
+    def _report(self, error: Exception) -> None:
+        """Tell the coordinator why this node fails; the user's own traceback where it was the user's function."""
+        cause = error.__cause__ if isinstance(error, UserFunctionError) and error.__cause__ else error
+        text = "".join(traceback.format_exception(cause))
+        self._outcome = f"failed: {error!r}"
+        failed = pb.Failed(
+            gang=self._setup.gang,
+            error_type=type(error).__name__,
+            message=str(error),
+            traceback=text,
+        )
+        self._control.send(pb.NodeMessage(failed=failed))
+
+    def _close(self) -> None:
+        self._assembly.close()
+        self._transport.close()
+        self._threads.close()
+        self._control.send(pb.NodeMessage(stopped=pb.Stopped(gang=self._setup.gang)))
+
+    # -- channels --------------------------------------------------------------------------------------------------
+
+    def _connect(self, addresses: dict[int, str]) -> None:
+        window = max(1 << 20, self._setup.credit_bytes // max(1, len(self._assembly.inbound)))
+        for channel, (task, output_id) in self._assembly.outbound.items():
+            if channel.receiver == self._setup.node:
+                target, input_id = self._assembly.inbound[channel]
+                link = Link(task, output_id, LocalOutlet(target, input_id), window)
+                self._intakes[channel] = Intake(window, link.consumed)
+            else:
+                outbound = self._transport.connect(channel, addresses[channel.receiver])
+                link = Link(task, output_id, outbound, window)
+            self._links[channel] = link
+        for channel in self._assembly.inbound:
+            if channel.sender != self._setup.node:
+                self._intakes[channel] = Intake(window, partial(self._transport.credit, channel))
+        self._assembly.on_consumed(self._intakes)
+
+    def _received(self, channel: ChannelId, message: StreamMessage[pa.RecordBatch]) -> None:
+        if not self._running:
+            self._early.append((channel, message))
+            return
+        task, input_id = self._assembly.inbound[channel]
+        task.receive(input_id, message)
+
+    def _credited(self, channel: ChannelId, events: int) -> None:
+        self._links[channel].consumed(events)
+
+    def _lost(self, reason: str) -> None:
+        if self._outcome is None and not self._drained_said:
+            raise RetryableError(reason)
+        if self._outcome is None:
+            self._outcome = reason
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def _commanded(self, message: pb.CoordinatorMessage) -> None:
+        kind = message.WhichOneof("body")
+        match kind:
+            case "welcome":
+                self._welcome(message.welcome)
+            case "started":
+                self._started(message.started)
+            case "inject":
+                self._inject(message.inject)
+            case "promote":
+                self._deadline(message.promote.checkpoint_id)
+            case "abort":
+                self._abort(message.abort.checkpoint_id, message.abort.reason)
+            case "committed":
+                self._checkpointer.committed(message.committed.epoch, message.committed.checkpoint_id)
+            case "finalize":
+                pass  # every task has ended, so Started had their last state already
+            case "stop":
+                self._outcome = message.stop.reason or "stopped"
+            case "drain":
+                for task in self._assembly.tasks:
+                    if task.reader is not None:
+                        task.reader.drain()
+            case _:
+                raise ProtocolError(f"an unknown command from the coordinator kind={kind}")
+
+    def _welcome(self, welcome: pb.Welcome) -> None:
+        if welcome.gang != self._setup.gang:
+            raise ProtocolError(f"welcomed into another gang gang={welcome.gang} ours={self._setup.gang}")
+        self._connect({peer.node: peer.address for peer in welcome.peers})
+        if welcome.restore:
+            replayed = RestorePlan.load(bytes(welcome.restore), self._setup, self._store).apply(self._assembly)
+            for channel, events in replayed.items():
+                self._intakes[channel].owes_nothing_for(events)
+        self._running = True
+        early, self._early = self._early, []
+        for channel, message in early:
+            self._received(channel, message)
+        self._timers.at(self._clock.now_ms(), self._progress)
+
+    def _started(self, started: pb.Started) -> None:
+        """A checkpoint begins somewhere: from now on its deadline counts here, barrier or not."""
+        self._checkpointer.started(started.checkpoint_id, started.term, _epoch(started.parent_epoch))
+        for task in self._assembly.tasks:
+            task.started(started.checkpoint_id, started.epoch, aligned=started.aligned)
+        now_ms = self._clock.now_ms()
+        if not started.aligned:
+            due = now_ms + max(0, started.alignment_timeout_ms - started.age_ms)
+            self._timers.at(due, partial(self._deadline, started.checkpoint_id))
+        due = now_ms + max(0, started.timeout_ms - started.age_ms)
+        self._timers.at(due, partial(self._expire, started.checkpoint_id))
+
+    def _inject(self, inject: pb.Inject) -> None:
+        flags = 1 if inject.unaligned else 0
+        barrier = CheckpointBarrier(inject.checkpoint_id, inject.epoch, flags)
+        for task in self._assembly.tasks:
+            if task.reader is not None:
+                task.settle()
+                task.perform(task.protocol.inject(barrier))
+        ack = pb.InjectionAck(checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term)
+        self._control.send(pb.NodeMessage(injection_ack=ack))
+
+    def _deadline(self, checkpoint_id: int) -> None:
+        for task in self._assembly.tasks:
+            task.deadline(checkpoint_id)
+
+    def _abort(self, checkpoint_id: int, reason: str) -> None:
+        self._checkpointer.abort(checkpoint_id)
+        for task in self._assembly.tasks:
+            task.perform(task.protocol.abort(checkpoint_id, reason))
+
+    def _expire(self, checkpoint_id: int) -> None:
+        """The checkpoint's own deadline: no word came that it was committed or aborted, so drop it."""
+        if self._checkpointer.is_live(checkpoint_id):
+            self._abort(checkpoint_id, "its deadline passed on this node")
+
+    # -- reports ---------------------------------------------------------------------------------------------------
+
+    def _say_prepared(self, ack: bytes) -> None:
+        self._control.send(pb.NodeMessage(prepared=pb.Prepared(json=ack)))
+
+    def _decline(self, checkpoint_id: int, error: TidegateError) -> None:
+        declined = pb.Declined(checkpoint_id=checkpoint_id, gang=self._setup.gang, reason=str(error))
+        self._control.send(pb.NodeMessage(declined=declined))
+
+    def _progress(self) -> None:
+        report = json.dumps(self._assembly.metrics() | {"checkpoints": self._checkpointer.metrics()})
+        self._control.send(pb.NodeMessage(progress=pb.Progress(json=report.encode())))
+        self._timers.at(self._clock.now_ms() + self._setup.progress_interval_ms, self._progress)
+
+
+def _nothing() -> None:
+    """Wakes the loop."""
+
+
+def _epoch(number: int) -> int | None:
+    return None if number < 0 else number

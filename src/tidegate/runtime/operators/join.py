@@ -1,0 +1,184 @@
+"""The windowed inner join: keeps both sides' rows by pane and gives the pairs when windows close.
+
+A window may have far more pairs than rows. So pairs are numbered, and pieces of them are made one at a time:
+what is held is the rows, an order of the right side by key, and one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.plan.physical import JoinSpec
+from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored, Run
+from tidegate.runtime.operators.closing import WindowedOperator, in_steps
+from tidegate.runtime.operators.panes import Panes
+from tidegate.state.keygroups import canonical
+from tidegate.state.partial import fitted, plain
+from tidegate.state.runs import by_hash, concatenated
+
+PANE_COLUMNS = ("__left", "__right")
+"""The name of a run's pane column tells which side it is of."""
+
+Indices = npt.NDArray[np.intp]
+
+
+class WindowJoin(WindowedOperator):
+    """Pairs of rows with equal keys in a common window. Null keys never match, so such rows are not kept."""
+
+    def __init__(self, spec: JoinSpec, own: range, groups: int) -> None:
+        super().__init__(spec.window, own, groups)
+        _check(spec)
+        self._spec = spec
+        self._times = (spec.left_time, spec.right_time)
+        self._schemas = tuple(
+            _state_schema(schema, pane, spec.keys)
+            for schema, pane in zip((spec.left, spec.right), PANE_COLUMNS, strict=True)
+        )
+        self._inputs = tuple(
+            Panes(
+                self.windows,
+                self.closed,
+                spec.keys,
+                groups,
+                schema,
+                pane,
+                concatenated,
+                lambda batch: batch.num_rows,
+            )
+            for schema, pane in zip(self._schemas, PANE_COLUMNS, strict=True)
+        )
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Keep the rows of one side. Gives nothing."""
+        batch = _with_all_keys(batch, self._spec.keys)
+        if batch.num_rows:
+            self._inputs[port].insert(self._state_rows(port, batch))
+        return ()
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Take over the rows of our key groups."""
+        self._restore_meta(pieces)
+        for piece in pieces:
+            for run in piece.runs:
+                self._inputs[_side_of(run)].restore((run,))
+
+    def freeze(self) -> Frozen:
+        """All runs by reference, left ones first."""
+        return Frozen(self._meta(), tuple(run for panes in self._inputs for run in panes.runs))
+
+    def _state_rows(self, port: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        schema = self._schemas[port]
+        panes = self.windows.panes(batch.column(self._times[port]))
+        columns = [panes, *batch.columns]
+        for key in self._spec.keys:
+            place = schema.get_field_index(key)
+            columns[place] = canonical(columns[place].cast(schema.field(place).type))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _give(self, sides: Sequence[Sequence[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        if not all(sides):
+            return
+        steps = in_steps(*sides)
+        lefts, rights = (by_hash(side, self._spec.keys, steps) for side in sides)
+        for left, right in zip(lefts, rights, strict=True):
+            if left and right:
+                yield from self._pairs(pa.Table.from_batches(left), pa.Table.from_batches(right))
+
+    def _pairs(self, left: pa.Table, right: pa.Table) -> Iterator[pa.RecordBatch]:
+        left, right = left.combine_chunks(), right.combine_chunks()
+        left_keys, right_keys = ((pane, *self._spec.keys) for pane in PANE_COLUMNS)
+        matches = _match(_codes(left.select(left_keys), right.select(right_keys)), left.num_rows)
+        for start in range(0, matches.pairs, PIECE_ROWS):
+            left_rows, right_rows = matches.rows(start, min(start + PIECE_ROWS, matches.pairs))
+            yield self._output(left.take(pa.array(left_rows)), right.take(pa.array(right_rows)))
+
+    def _output(self, left: pa.Table, right: pa.Table) -> pa.RecordBatch:
+        keys = self._spec.keys
+        starts = left.column(PANE_COLUMNS[0])
+        columns = [left.column(key) for key in keys] + [starts, pc.add(starts, self.windows.size)]
+        for side, pane in ((left, PANE_COLUMNS[0]), (right, PANE_COLUMNS[1])):
+            columns += [side.column(name) for name in side.column_names if name != pane and name not in keys]
+        return fitted([column.combine_chunks() for column in columns], self._spec.output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matches:
+    """The pairs, numbered by left row. ``ends[i]`` is the number after the last pair of left row i."""
+
+    ends: Indices
+    first_right: Indices
+    right_order: Indices
+
+    @property
+    def pairs(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def rows(self, start: int, stop: int) -> tuple[Indices, Indices]:
+        """The left and right rows of the pairs with these numbers."""
+        numbers = np.arange(start, stop)
+        left = np.searchsorted(self.ends, numbers, side="right")
+        before = np.where(left > 0, self.ends[left - 1], 0)
+        return left, self.right_order[self.first_right[left] + numbers - before]
+
+
+def _match(codes: Indices, left_rows: int) -> _Matches:
+    left, right = codes[:left_rows], codes[left_rows:]
+    counts = np.bincount(right, minlength=int(codes.max()) + 1)
+    first = np.cumsum(counts) - counts
+    return _Matches(np.cumsum(counts[left]), first[left], np.argsort(right))
+
+
+def _codes(left: pa.Table, right: pa.Table) -> Indices:
+    """A small number for every row of both sides, equal where all these columns are."""
+    codes: Indices | None = None
+    for mine, theirs in zip(left.itercolumns(), right.itercolumns(), strict=True):
+        chunks = [*mine.chunks, *theirs.chunks]
+        column = pa.chunked_array(chunks).combine_chunks().dictionary_encode()
+        found = column.indices.to_numpy().astype(np.intp)
+        if codes is None:
+            codes = found
+        elif len(column.dictionary) > 1:
+            both = pa.array(codes * len(column.dictionary) + found)
+            codes = both.dictionary_encode().indices.to_numpy().astype(np.intp)
+    assert codes is not None
+    return codes
+
+
+def _with_all_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    for key in keys:
+        if batch.column(key).null_count:
+            batch = batch.filter(batch.column(key).is_valid())
+    return batch
+
+
+def _side_of(run: Run) -> int:
+    names = run.batch.schema.names
+    if not names or names[0] not in PANE_COLUMNS:
+        raise CorruptDataError(f"stored state is not that of a join columns={names}")
+    return PANE_COLUMNS.index(names[0])
+
+
+def _state_schema(schema: pa.Schema, pane: str, keys: Sequence[str]) -> pa.Schema:
+    fields = [pa.field(field.name, plain(field.type)) if field.name in keys else field for field in schema]
+    return pa.schema([pa.field(pane, pa.int64()), *fields])
+
+
+def _check(spec: JoinSpec) -> None:
+    if not spec.keys:
+        raise InvalidUseError(f"a join needs a key operator={spec.name}")
+    for key in spec.keys:
+        left, right = plain(spec.left.field(key).type), plain(spec.right.field(key).type)
+        if left != right:
+            raise InvalidUseError(
+                f"the key has two types: cast one side column={key} left={left} right={right}"
+            )
+    left, right = spec.left.field(spec.left_time).type, spec.right.field(spec.right_time).type
+    if left != right:
+        raise InvalidUseError(f"event times have two types: cast one side left={left} right={right}")

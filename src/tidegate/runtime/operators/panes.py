@@ -1,0 +1,207 @@
+"""The rows that one input of a windowed operator keeps, by pane, as immutable runs.
+
+Runs of a pane are merged in tiers, as in a log-structured tree: sixteen runs of a tier become one of the
+next. So there are few of them, each row is merged a logarithmic number of times, and old runs stay what they
+are from one checkpoint to the next. Freezing copies references and merges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import CorruptDataError
+from tidegate.plan.connector import Json
+from tidegate.runtime.operator import Restored, Run
+from tidegate.runtime.operators.window import Closed, Windows
+from tidegate.state import keygroups
+from tidegate.state.runs import by_pane, relabelled
+
+RUNS_PER_TIER = 16
+MERGE_ROWS_MAX = 131_072
+"""The most rows of one merge, so that it takes a few milliseconds; larger groups of runs are left as they
+are."""
+
+Merge = Callable[[Sequence[pa.RecordBatch]], Sequence[pa.RecordBatch]]
+
+
+class Tiers:
+    """The runs of one pane, newest tier first; large ones are settled and are merged only when a window
+    closes."""
+
+    __slots__ = ("_merge", "_settled", "_tiers")
+
+    def __init__(self, merge: Merge) -> None:
+        self._merge = merge
+        self._tiers: list[list[Run]] = [[]]
+        self._settled: list[Run] = []
+
+    def __iter__(self) -> Iterator[Run]:
+        return chain(self._settled, *self._tiers)
+
+    def append(self, run: Run) -> None:
+        """Keep one more run; merge tiers that are full."""
+        level = 0
+        self._tiers[0].append(run)
+        while len(full := self._tiers[level]) >= RUNS_PER_TIER:
+            self._tiers[level] = []
+            if not _small(full):
+                self._settled += full
+                return
+            level += 1
+            if level == len(self._tiers):
+                self._tiers.append([])
+            self._tiers[level] += self._merged(full)
+
+    def compact(self) -> None:
+        """Merge everything into one run, if that is not too much for one step."""
+        runs = list(self)
+        if len(runs) > 1 and _small(runs):
+            self._tiers, self._settled = [[]], self._merged(runs)
+
+    def _merged(self, runs: list[Run]) -> list[Run]:
+        return [Run(batch) for batch in self._merge([run.batch for run in runs])]
+
+
+def _small(runs: list[Run]) -> bool:
+    rows: int = sum(run.batch.num_rows for run in runs)
+    return rows <= MERGE_ROWS_MAX
+
+
+class Panes:
+    """One input's rows by pane.
+
+    ``column`` holds the pane of a row; ``rows_of`` counts the source rows in a batch.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        closed: Closed,
+        keys: Sequence[str],
+        groups: int,
+        schema: pa.Schema,
+        column: str,
+        merge: Merge,
+        rows_of: Callable[[pa.RecordBatch], int],
+    ) -> None:
+        self.late_rows = 0
+        self._windows, self._closed, self._keys, self._groups = windows, closed, tuple(keys), groups
+        self._schema, self._column = schema, column
+        self._merge, self._rows_of = merge, rows_of
+        self._panes: dict[int, Tiers] = {}
+
+    def insert(self, batch: pa.RecordBatch) -> None:
+        """Keep the rows; drop and count the late ones and those without a pane."""
+        if batch.column(self._column).null_count:
+            placed = batch.column(self._column).is_valid()
+            self.late_rows += self._rows_of(batch.filter(pc.invert(placed)))
+            batch = batch.filter(placed)
+        for pane, rows in by_pane(batch, self._column):
+            retires_at = self._windows.retires_at(pane)
+            if retires_at is not None:
+                self._insert(pane, self._in_time(rows, retires_at))
+
+    def starts_due(self, watermark: int) -> list[int]:
+        """The starts of the windows with rows that this watermark closes, earliest first."""
+        closing = self._windows.closing(self._closed.through, watermark)
+        if not closing:
+            return []
+        starts: set[int] = set()
+        for pane in self._panes:
+            mine = self._windows.starts(pane)
+            starts.update(
+                range(max(mine.start, closing.start), min(mine.stop, closing.stop), self._windows.slide)
+            )
+        return sorted(starts)
+
+    def window(self, start: int) -> list[pa.RecordBatch]:
+        """The rows of a window about to be given, labelled with its start."""
+        windows = self._windows
+        if windows.tumbling:
+            return self._runs(start)  # a pane with one window: nothing is kept once it is closed for a group
+        found: list[pa.RecordBatch] = []
+        for pane in range(start, start + windows.size, windows.pane):
+            if pane in self._panes:
+                self._panes[pane].compact()
+                found += [relabelled(batch, self._column, start) for batch in self._runs(pane)]
+        return self._still_open(found, start)
+
+    def retire(self, watermark: int) -> None:
+        """Forget the panes whose last window this watermark closes."""
+        for pane in list(self._panes):
+            retires_at = self._windows.retires_at(pane)
+            if retires_at is None or retires_at <= watermark:
+                del self._panes[pane]
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, by reference."""
+        return [run for tiers in self._panes.values() for run in tiers]
+
+    def restore(self, runs: Iterable[Run]) -> None:
+        """Take the rows of our key groups. A run that is ours as a whole stays the same run."""
+        for run in runs:
+            if not run.batch.schema.equals(self._schema):
+                raise CorruptDataError(f"stored state has other columns columns={run.batch.schema.names}")
+            if run.batch.column(self._column).null_count:
+                raise CorruptDataError(f"stored state has a row without a window column={self._column}")
+            mine = self._own(run.batch)
+            for pane, rows in by_pane(mine, self._column):
+                kept = run if rows.num_rows == run.batch.num_rows else Run(rows)
+                self._panes.setdefault(pane, Tiers(self._merge)).append(kept)
+
+    def _insert(self, pane: int, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            tiers = self._panes.get(pane)
+            if tiers is None:
+                tiers = self._panes[pane] = Tiers(self._merge)
+            tiers.append(Run(rows))
+
+    def _in_time(self, rows: pa.RecordBatch, retires_at: int) -> pa.RecordBatch:
+        if self._closed.uniform and retires_at > self._closed.through:
+            return rows
+        if retires_at <= self._closed.through:
+            self.late_rows += self._rows_of(rows)
+            return rows.slice(0, 0)
+        in_time = pa.array(self._closed.open_at(retires_at, self._groups_of(rows)))
+        self.late_rows += self._rows_of(rows.filter(pc.invert(in_time)))
+        return rows.filter(in_time)
+
+    def _still_open(self, batches: list[pa.RecordBatch], start: int) -> list[pa.RecordBatch]:
+        if self._closed.uniform:
+            return batches
+        closes_at = self._windows.closes_at(start)
+        kept = [b.filter(pa.array(self._closed.open_at(closes_at, self._groups_of(b)))) for b in batches]
+        return [batch for batch in kept if batch.num_rows]
+
+    def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        groups, own = self._groups_of(batch), self._closed.own
+        mine = (groups >= own.start) & (groups < own.stop)
+        return batch if mine.all() else keygroups.rows(batch, np.flatnonzero(mine))
+
+    def _groups_of(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+        return keygroups.key_groups(batch, self._keys, self._groups)
+
+    def _runs(self, pane: int) -> list[pa.RecordBatch]:
+        return [run.batch for run in self._panes.get(pane, ())]
+
+
+def late_rows_of(pieces: Sequence[Restored], own: range) -> int:
+    """The late rows that stored subtasks had counted and that are ours to count on: each belongs to one new
+    subtask."""
+    return sum(
+        _whole(piece.meta.get("late_rows"))
+        for piece in pieces
+        if _whole(piece.meta.get("first_group")) in own
+    )
+
+
+def _whole(value: Json) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise CorruptDataError(f"stored state has no such count value={value!r:.100}")
+    return value

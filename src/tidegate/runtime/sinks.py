@@ -1,0 +1,80 @@
+"""The driver's half of the sinks: publish, hide and sweep what the nodes staged. Blocking; one caller at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import cast
+
+from tidegate.core.manifest import CommittableEntry
+from tidegate.errors import InvalidUseError
+from tidegate.plan.connector import Committable, Sink
+from tidegate.plan.physical import PhysicalPlan, SinkSpec
+
+
+class Publisher:
+    """Every sink of a job by its operator's name."""
+
+    def __init__(self, plan: PhysicalPlan) -> None:
+        specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SinkSpec)]
+        self.sinks: Mapping[str, Sink] = {spec.name: spec.sink for spec in specs}
+
+    @property
+    def can_hide(self) -> bool:
+        """Every sink can take published rows out of sight again."""
+        return all(hasattr(sink, "hide") for sink in self.sinks.values())
+
+    def check(self) -> None:
+        """Refuse a sink that can't be written, before anything starts."""
+        for sink in self.sinks.values():
+            check = getattr(sink, "check_writable", None)
+            if check is not None:
+                check()
+
+    def prepare_fresh_start(self, overwrite: bool) -> None:
+        """A start without state onto sinks that show rows would double them: refuse, or clear them when told so."""
+        for name, sink in self.sinks.items():
+            is_empty = getattr(sink, "is_empty", None)
+            if is_empty is None or is_empty():
+                continue
+            if not overwrite:
+                raise InvalidUseError(
+                    f"the sink {name!r} already has rows and there is no checkpoint to go on from: choose an empty place, "
+                    f"or start with overwrite=True to delete them sink={sink!r}"
+                )
+            sink.clear()  # type: ignore[attr-defined]
+
+    def publish(self, committables: Iterable[CommittableEntry]) -> None:
+        """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent."""
+        for epoch, operator, mine in _by_epoch_and_sink(committables):
+            self._sink(operator).commit(epoch, mine)
+
+    def hide(self, committables: Iterable[CommittableEntry]) -> None:
+        """Take these out of sight wherever they are. Idempotent."""
+        for _, operator, mine in _by_epoch_and_sink(committables):
+            self._sink(operator).hide(mine)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
+
+    def sweep(self, gang: int, keep: Iterable[CommittableEntry]) -> None:
+        """Delete what gangs before this one staged and no manifest names."""
+        kept = list(keep)
+        for name, sink in self.sinks.items():
+            sweep = getattr(sink, "sweep", None)
+            if sweep is not None:
+                sweep(gang, [entry.committable for entry in kept if entry.operator == name])
+
+    def _sink(self, operator: str) -> Sink:
+        sink = self.sinks.get(operator)
+        if sink is None:
+            raise InvalidUseError(
+                f"the checkpoint has rows for the sink {operator!r} and the pipeline has no such sink: put it back, or start "
+                f"with restore='none' sink={operator}"
+            )
+        return sink
+
+
+def _by_epoch_and_sink(
+    committables: Iterable[CommittableEntry],
+) -> Iterable[tuple[int, str, list[Committable]]]:
+    ordered = sorted(committables, key=lambda entry: (entry.epoch, entry.operator, entry.checkpoint_id, entry.subtask))
+    for (epoch, operator), entries in groupby(ordered, key=lambda entry: (entry.epoch, entry.operator)):
+        yield epoch, operator, [cast(Committable, dict(entry.committable)) for entry in entries]

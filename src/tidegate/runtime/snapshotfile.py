@@ -1,0 +1,84 @@
+"""Runs and in-flight data as bytes and back. Everything is Arrow IPC; nothing is ever unpickled.
+
+A state object is a row of IPC streams, one run each, found by the byte ranges in the manifest. An in-flight object is one IPC
+stream: an event is a record batch, a watermark an empty one with its timestamp in the batch's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import google_crc32c
+import pyarrow as pa
+
+from tidegate.core.messages import Event, StreamMessage, Watermark
+from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
+from tidegate.wire.arrow import event_of
+
+WATERMARK_KEY = b"watermark"
+
+Message = StreamMessage[pa.RecordBatch]
+
+
+def crc32c(data: bytes | memoryview | pa.Buffer) -> int:
+    """The checksum of everything that tidegate stores."""
+    return int(google_crc32c.value(bytes(data) if not isinstance(data, bytes) else data))
+
+
+def run_bytes(batch: pa.RecordBatch) -> bytes:
+    """One run as an IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def read_run(data: bytes, path: str) -> pa.RecordBatch:
+    """The run in these bytes."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            batch = reader.read_next_batch()
+            batch.validate()
+            return batch
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        raise CorruptDataError(f"a run of state can't be read: {error} path={path}", path=path) from error
+
+
+def inflight_bytes(messages: Sequence[Message], schema: pa.Schema, compression: str | None) -> bytes:
+    """Recorded events and watermarks, in order."""
+    sink = pa.BufferOutputStream()
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for message in messages:
+            if isinstance(message, Event):
+                writer.write_batch(message.payload)
+            elif isinstance(message, Watermark):
+                writer.write_batch(empty, custom_metadata={WATERMARK_KEY: str(message.timestamp).encode()})
+    return bytes(sink.getvalue())
+
+
+def read_inflight(data: bytes, schema: pa.Schema, path: str) -> list[Message]:
+    """The recorded messages in these bytes."""
+    try:
+        return list(_messages(data, schema))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InFlightDeserializationFailed(f"in-flight data can't be read: {error} path={path}", path=path) from error
+
+
+def _messages(data: bytes, schema: pa.Schema) -> Iterator[Message]:
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        if not reader.schema.equals(schema):
+            raise ValueError(f"its columns are [{reader.schema}], the plan's are [{schema}]")
+        for batch, metadata in reader.iter_batches_with_custom_metadata():
+            if metadata is not None and WATERMARK_KEY in metadata:
+                yield Watermark(int(metadata[WATERMARK_KEY]))
+            else:
+                batch.validate()
+                yield event_of(batch)
+
+
+def concat(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of many."""
+    table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
+    return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=schema)

@@ -1,0 +1,172 @@
+"""One subtask's share of a source: which splits it reads, how far it is, and what its watermark is.
+
+Split k of n falls to subtask k mod parallelism, and each subtask reads its own in order. So all subtasks move through event
+time side by side, and what has been read is one number and one offset, however many splits there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from tidegate.errors import InvalidUseError
+from tidegate.plan.connector import Json, Polled, Source, Split, SplitReader
+from tidegate.runtime.operator import Frozen, Restored
+
+BEGINNING_OF_TIME = -(1 << 63)
+END_OF_TIME = (1 << 63) - 1
+
+
+class SourceReader:
+    """Reads one split after the other. Used by the loop thread only."""
+
+    def __init__(self, name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int) -> None:
+        self._name = name
+        self._source = source
+        self._splits = splits
+        self._digest = digest(splits)
+        self._subtask = subtask
+        self._parallelism = parallelism
+        self._inherited: list[int] = []
+        self._resume: dict[int, tuple[Json, int | None]] = {}
+        self._reader: SplitReader | None = None
+        self._highest: int | None = None
+        self._draining = False
+        self.rows_read = 0
+        self._rows_before = 0
+        self._assign()
+
+    @property
+    def rows(self) -> int:
+        """Rows read for this subtask's part of the job, by earlier gangs too."""
+        return self._rows_before + self.rows_read
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Go on where the subtasks of a checkpoint were, at whatever parallelism they had."""
+        done: set[int] = set()
+        for piece in pieces:
+            if piece.meta["digest"] != self._digest:
+                raise InvalidUseError(
+                    f"the input of source {self._name!r} is not what the checkpoint was reading: files were changed, added or "
+                    f"removed; put them back, or start with restore='none' source={self._name}"
+                )
+            own = expand(piece.meta["own"])
+            position = cast(int, piece.meta["position"])
+            done.update(expand(piece.meta["inherited"]), own[:position])
+            if piece.meta["open"] is not None:
+                offset, highest = cast(tuple[Json, int | None], piece.meta["open"])
+                self._resume[own[position]] = (offset, highest)
+        self._inherited = sorted(done)
+        if self._subtask == 0:
+            self._rows_before = sum(cast(int, piece.meta["rows"]) for piece in pieces)
+        self._assign()
+
+    def _assign(self) -> None:
+        done = set(self._inherited)
+        share = range(self._subtask, len(self._splits), self._parallelism)
+        self._own = [index for index in share if index not in done]
+        self._position = 0
+        self._floor = floors([self._splits[index].lowest for index in self._own])
+
+    @property
+    def finished(self) -> bool:
+        """Every split of this subtask has been read, or no more is to be."""
+        return self._draining or self._position >= len(self._own)
+
+    def drain(self) -> None:
+        """Read no more."""
+        self._draining = True
+
+    def poll(self, max_rows: int) -> Polled:
+        """The next rows of the split under way; ``finished`` when there are no more splits. Never blocks for long."""
+        if self.finished:
+            return Polled(None, finished=True)
+        if self._reader is None:
+            self._open()
+        assert self._reader is not None
+        polled = self._reader.poll(max_rows)
+        self.rows_read += polled.rows
+        if polled.highest is not None and (self._highest is None or polled.highest > self._highest):
+            self._highest = polled.highest
+        if polled.finished:
+            self.close()
+            self._position += 1
+        return Polled(polled.batch, polled.rows, polled.highest, self.finished)
+
+    def _open(self) -> None:
+        index = self._own[self._position]
+        offset, self._highest = self._resume.get(index, (None, None))
+        self._reader = self._source.open(self._splits[index], offset)
+
+    @property
+    def watermark(self) -> int:
+        """The minimum over this subtask's unfinished splits, those not yet opened included."""
+        if self.finished:
+            return END_OF_TIME
+        highest = self._highest
+        if self._reader is None:
+            _, highest = self._resume.get(self._own[self._position], (None, None))
+        if highest is None:
+            return self._floor[self._position]
+        return min(highest - self._source.out_of_orderness, self._floor[self._position + 1])
+
+    def freeze(self) -> Frozen:
+        """The position, in time that does not grow with what was read."""
+        opened: Json = None
+        if self._reader is not None:
+            opened = [self._reader.offset, self._highest]
+        elif not self.finished and self._own[self._position] in self._resume:
+            opened = list(self._resume[self._own[self._position]])
+        inherited = self._inherited if self._subtask == 0 else []
+        return Frozen(
+            {
+                "digest": self._digest,
+                "rows": self.rows,
+                "inherited": compress(inherited),
+                "own": compress(self._own),
+                "position": self._position,
+                "open": opened,
+            }
+        )
+
+    def close(self) -> None:
+        """Let go of the open split."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+            self._highest = None
+
+
+def floors(lowest: Sequence[int | None]) -> list[int]:
+    """For each position the smallest event time from there on; the beginning of time where one is unknown."""
+    result = [END_OF_TIME]
+    for value in reversed(lowest):
+        result.append(min(result[-1], BEGINNING_OF_TIME if value is None else value))
+    return result[::-1]
+
+
+def digest(splits: Sequence[Split]) -> str:
+    """Changes whenever the list of splits does."""
+    joined = "\n".join(split.id for split in splits)
+    return hashlib.sha256(joined.encode()).hexdigest()[:32]
+
+
+def compress(indices: Sequence[int]) -> list[Json]:
+    """Ascending numbers as [start, stop, step] triples: a subtask's share is one of them."""
+    ranges: list[Json] = []
+    at = 0
+    while at < len(indices):
+        end = at + 1
+        step = indices[end] - indices[at] if end < len(indices) else 1
+        while end < len(indices) and indices[end] - indices[end - 1] == step:
+            end += 1
+        ranges.append([indices[at], indices[end - 1] + 1, step])
+        at = end
+    return ranges
+
+
+def expand(ranges: Json) -> list[int]:
+    """The numbers behind ``compress``'s triples."""
+    triples = cast(Iterable[tuple[int, int, int]], ranges)
+    return [index for start, stop, step in triples for index in range(start, stop, step)]

@@ -1,0 +1,308 @@
+"""One subtask of one stage: the shell around the protocol's ``Subtask``. It performs effects; it decides nothing about barriers.
+
+Work in hand is a queue of lazy pieces. The next piece is taken only when every output has room, and all of it is taken at once
+when a snapshot fires, so that what an operator has begun to give is ahead of the barrier.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol, TypeAlias, assert_never
+
+import pyarrow as pa
+
+from tidegate.core.effects import (
+    AdvanceWatermark,
+    BarrierLeft,
+    CheckpointFailed,
+    Effect,
+    Ended,
+    Fire,
+    Forward,
+    InputsRecorded,
+    Process,
+    SnapshotComplete,
+)
+from tidegate.core.messages import CheckpointBarrier, StreamMessage, Watermark
+from tidegate.core.subtask import Subtask
+from tidegate.errors import ProtocolError
+from tidegate.plan.connector import Committable
+from tidegate.plan.physical import Edge, Stage
+from tidegate.runtime.background import MapOperator, SinkOperator
+from tidegate.runtime.chain import Chain
+from tidegate.runtime.operator import Frozen
+from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, SourceReader
+from tidegate.state.keygroups import partition
+from tidegate.wire.arrow import event_of
+
+OUTPUT_ROOM_BYTES = 2 << 20
+PIECES_PER_STEP = 4
+WATERMARK_INTERVAL_MS = 50
+
+Batches: TypeAlias = Iterable[pa.RecordBatch]
+Work: TypeAlias = Iterator["pa.RecordBatch | Watermark[pa.RecordBatch] | None"]
+"""Batches and watermarks to put on the outputs; ``None`` at the very end: the subtask finishes."""
+
+
+class Consumption(Protocol):
+    """Where a task says that it has taken an event from an input."""
+
+    def consumed(self, size_bytes: int) -> None:
+        """One event was taken."""
+
+
+class Snapshots(Protocol):
+    """Where a task leaves what it froze."""
+
+    def fired(
+        self,
+        task: StageTask,
+        barrier: CheckpointBarrier,
+        frozen: Mapping[str, Frozen],
+        committables: Mapping[str, Future[Committable | None]],
+    ) -> None:
+        """The task's state at the cut; its bytes are written later."""
+
+    def completed(self, task: StageTask, effect: SnapshotComplete[pa.RecordBatch]) -> None:
+        """Recordings are closed and the barrier has left every output."""
+
+    def failed(self, task: StageTask, effect: CheckpointFailed) -> None:
+        """This checkpoint is over for this task."""
+
+
+class StageTask:
+    """Runs one subtask. Loop thread only."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        protocol: Subtask[pa.RecordBatch],
+        chain: Chain,
+        *,
+        subtask: int,
+        parallelism: int,
+        key_groups: int,
+        ports: Sequence[int],
+        reader: SourceReader | None,
+        snapshots: Snapshots,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.stage = stage
+        self.name = stage.name
+        self.protocol = protocol
+        self.chain = chain
+        self.reader = reader
+        self._subtask = subtask
+        self._parallelism = parallelism
+        self._key_groups = key_groups
+        self._ports = ports
+        self._snapshots = snapshots
+        self._now_ms = now_ms
+        operators = [operator for _, operator in chain.named]
+        self._mapper = next((o for o in operators if isinstance(o, MapOperator)), None)
+        self.sinks = {name: o for name, o in chain.named if isinstance(o, SinkOperator)}
+        self._outputs = _output_ids(stage.outputs, subtask, parallelism)
+        self._work: deque[Work] = deque()
+        self._watermark = BEGINNING_OF_TIME
+        self._watermark_at = 0
+        self.poll_rows = 131_072
+        self.rows_out = 0
+        self.intakes: Mapping[int, Consumption] = {}
+        self.ended = False
+        self.idle = False
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """One piece of work if there is one and the outputs have room. True when something was done."""
+        if self._work:
+            return self._room() and self._advance()
+        if self._mapper is not None and self._mapper.busy:
+            return self._map_result(self._mapper)
+        if self.ended or not self._room():
+            return False
+        if self.reader is not None:
+            return self._read(self.reader)
+        effects = self.protocol.poll()
+        self.perform(effects)
+        return bool(effects)
+
+    def _room(self) -> bool:
+        for queue in self.protocol.outputs.values():
+            if queue.queued_bytes >= OUTPUT_ROOM_BYTES:
+                return False
+        return all(sink.ready for sink in self.sinks.values())
+
+    def _advance(self) -> bool:
+        """Take pieces of the work in hand while there is room for them."""
+        for _ in range(PIECES_PER_STEP):
+            if not self._next_piece() or not self._room():
+                break
+        return True
+
+    def _next_piece(self) -> bool:
+        while self._work:
+            for piece in self._work[0]:
+                self._route(piece)
+                return True
+            self._work.popleft()
+        return False
+
+    def _drain(self) -> None:
+        while self._next_piece():
+            pass
+
+    def _map_result(self, mapper: MapOperator) -> bool:
+        batch = mapper.result()
+        if batch is None:
+            return False
+        self._work.append(iter(self.chain.after(0, batch)))
+        return self._advance()
+
+    def _read(self, reader: SourceReader) -> bool:
+        polled = reader.poll(self.poll_rows)
+        if polled.batch is not None and polled.batch.num_rows:
+            self._work.append(iter(self.chain.process(0, polled.batch)))
+        if polled.finished:
+            self._work.append(self._closing())
+        else:
+            self._source_watermark(reader)
+        self.idle = not polled.rows and not polled.finished
+        if self._work:
+            self._advance()
+        return not self.idle
+
+    def _source_watermark(self, reader: SourceReader) -> None:
+        """Pass the source's watermark on, now and then: closing windows has a price, even when nothing closes."""
+        now_ms = self._now_ms()
+        if now_ms - self._watermark_at >= WATERMARK_INTERVAL_MS and reader.watermark > self._watermark:
+            self._watermark_at = now_ms
+            self._work.append(self._watermarks(reader.watermark))
+
+    # -- what the protocol orders ----------------------------------------------------------------------------------
+
+    def receive(self, input_id: int, message: StreamMessage[pa.RecordBatch]) -> None:
+        """A message came in."""
+        self.perform(self.protocol.receive(input_id, message))
+
+    def started(self, checkpoint_id: int, epoch: int, *, aligned: bool) -> None:
+        """A checkpoint was triggered somewhere."""
+        self.perform(self.protocol.started(checkpoint_id, epoch=epoch, aligned=aligned))
+        self._finish_if_due()
+
+    def deadline(self, checkpoint_id: int) -> None:
+        """Its barrier may overtake from now on."""
+        self.perform(self.protocol.deadline(checkpoint_id))
+        self._finish_if_due()
+
+    def _finish_if_due(self) -> None:
+        """A checkpoint past its deadline must not wait for the room that the last rows need."""
+        if self.protocol.finish_is_due:
+            self._drain()
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Carry out the protocol's orders, in their order."""
+        for effect in effects:
+            match effect:
+                case Process():
+                    self._process(effect.input_id, effect.payload)
+                case AdvanceWatermark():
+                    self._work.append(self._watermarks(effect.timestamp))
+                    self._advance()
+                case Fire():
+                    self._fire(effect.barrier)
+                case SnapshotComplete():
+                    self._snapshots.completed(self, effect)
+                case CheckpointFailed():
+                    self._snapshots.failed(self, effect)
+                case Ended():
+                    self._work.append(self._closing())
+                    self._advance()
+                case Forward():
+                    pass  # no operator of ours reacts to a control signal yet
+                case InputsRecorded() | BarrierLeft():
+                    raise ProtocolError(f"the subtask keeps this to itself effect={type(effect).__name__}")
+                case _:
+                    assert_never(effect)
+
+    def _process(self, input_id: int, batch: pa.RecordBatch) -> None:
+        self._work.append(iter(self.chain.process(self._ports[input_id], batch)))
+        intake = self.intakes.get(input_id)
+        if intake is not None:
+            intake.consumed(batch.nbytes)
+        self._advance()
+
+    def settle(self) -> None:
+        """Finish the work in hand, room or not: what a source has read goes ahead of the next barrier."""
+        self._drain()
+
+    def _fire(self, barrier: CheckpointBarrier) -> None:
+        """Rows in hand, barrier, state: in this order, and nothing in between."""
+        self._drain()
+        for batch in self.chain.before_barrier():
+            self._route(batch)
+        effects = self.protocol.fired(barrier)
+        self._snapshots.fired(self, barrier, self.freeze(), self.prepare_sinks(barrier.checkpoint_id))
+        self.perform(effects)
+
+    def freeze(self) -> dict[str, Frozen]:
+        """The state of every operator, by reference."""
+        frozen = self.chain.freeze()
+        if self.reader is not None:
+            frozen[self.stage.operators[0].name] = self.reader.freeze()
+        return frozen
+
+    def prepare_sinks(self, checkpoint_id: int) -> dict[str, Future[Committable | None]]:
+        """Cut every sink here."""
+        return {name: sink.prepare(checkpoint_id) for name, sink in self.sinks.items()}
+
+    # -- outputs ---------------------------------------------------------------------------------------------------
+
+    def _watermarks(self, timestamp: int) -> Work:
+        self._watermark = max(self._watermark, timestamp)
+        yield from self.chain.watermark(timestamp)
+        yield Watermark(timestamp)
+
+    def _closing(self) -> Work:
+        if self._watermark < END_OF_TIME:
+            yield from self._watermarks(END_OF_TIME)
+        yield from self.chain.end()
+        yield None
+
+    def _route(self, piece: pa.RecordBatch | Watermark[pa.RecordBatch] | None) -> None:
+        if piece is None:
+            self.ended = True
+            self.perform(self.protocol.finish())
+        elif isinstance(piece, Watermark):
+            for output_id in self.protocol.outputs:
+                self.protocol.emit(output_id, piece)
+        elif piece.num_rows:
+            self.rows_out += piece.num_rows
+            for edge, ids in self._outputs:
+                self._send(edge, ids, piece)
+
+    def _send(self, edge: Edge, ids: Sequence[int], batch: pa.RecordBatch) -> None:
+        if edge.kind == "forward" or self._parallelism == 1:
+            self.protocol.emit(ids[0], event_of(batch))
+            return
+        for output_id, part in zip(ids, partition(batch, edge.keys, self._parallelism, self._key_groups), strict=True):
+            if part is not None and part.num_rows:
+                self.protocol.emit(output_id, event_of(part))
+
+
+def _output_ids(edges: Sequence[Edge], subtask: int, parallelism: int) -> list[tuple[Edge, list[int]]]:
+    """Outputs are numbered edge by edge, receiver by receiver."""
+    result: list[tuple[Edge, list[int]]] = []
+    at = 0
+    for edge in edges:
+        width = len(receivers(edge, subtask, parallelism))
+        result.append((edge, list(range(at, at + width))))
+        at += width
+    return result
+
+
+def receivers(edge: Edge, subtask: int, parallelism: int) -> range:
+    """The subtasks that this subtask sends to over an edge; by symmetry also those that it receives from."""
+    return range(subtask, subtask + 1) if edge.kind == "forward" else range(parallelism)

@@ -1,0 +1,128 @@
+"""The gang on Spark: one barrier-mode stage whose tasks are the nodes.
+
+Spark schedules it, ships the code, notices when a task dies and cancels the rest. It never retries such a stage, so every start
+is a fresh job, fenced by its gang number.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from tidegate.errors import InvalidUseError
+from tidegate.runtime.host import Launch, run_node
+
+RESULT = "node long, outcome string"
+
+
+class SparkGang:
+    """Starts and cancels gangs. One at a time."""
+
+    def __init__(self, spark: SparkSession, parallelism: int) -> None:
+        self._spark = spark
+        self._parallelism = parallelism
+        self._group: str | None = None
+        use_this_python(spark)
+        self._thread: InheritableThread | None = None
+
+    def start(self, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
+        """Submit the gang. ``on_exit`` gets ``None`` when every node returned, else what Spark said; from another thread."""
+        group = f"tidegate-{launch.setup.plan.job}-gang-{launch.setup.gang}"
+        self._group = group
+        self._thread = InheritableThread(target=self._run, args=(group, launch, on_exit))
+        self._thread.daemon = True
+        self._thread.start()
+
+    def _run(self, group: str, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
+        self._spark.sparkContext.setJobGroup(group, f"tidegate job {launch.setup.plan.job}", interruptOnCancel=False)
+        rows = self._spark.range(0, self._parallelism, 1, self._parallelism)
+        try:
+            rows.mapInArrow(_node_main(launch), RESULT, barrier=True).collect()
+        except Exception as error:  # whatever Spark raises: the driver decides what it means
+            on_exit(_reason(error))
+        else:
+            on_exit(None)
+
+    def cancel(self) -> None:
+        """End what is still running, without waiting for it."""
+        if self._group is not None:
+            self._spark.sparkContext.cancelJobGroup(self._group)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the submitting thread. True when it has ended."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        return True
+
+
+def _node_main(launch: Launch) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def main(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        index = context.partitionId()
+        outcome = run_node(launch, index)
+        yield pa.RecordBatch.from_pydict({"node": [index], "outcome": [outcome]})
+
+    return main
+
+
+def _reason(error: Exception) -> str:
+    """The one line of Spark's many that says what happened."""
+    text = str(error).strip()
+    missing = re.search(r"No module named '(tidegate|pyarrow|obstore|grpc|google)", text)
+    if missing:
+        return (
+            f"ModuleNotFoundError: the executors' Python has no module {missing.group(1)!r}: install tidegate there, or set "
+            "PYSPARK_PYTHON to a Python that has it"
+        )
+    raised = re.findall(r"^(\w+(?:Error|Exception): .*)$", text, re.MULTILINE)
+    if raised:
+        return str(raised[-1])
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """On a local master, run the nodes with the driver's own Python unless the user chose another."""
+    context: Any = spark.sparkContext
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
+
+
+def slots(spark: SparkSession) -> int:
+    """How many tasks this session can run at the same time now."""
+    context: Any = spark.sparkContext
+    scala = context._jsc.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    return int(scala.maxNumConcurrentTasks(profile))
+
+
+def check_session(spark: SparkSession, parallelism: int | None) -> int:
+    """The parallelism to use; refuses what would hang, with what to do about it."""
+    if getattr(spark, "is_remote", None) or "connect" in type(spark).__module__:
+        raise InvalidUseError("tidegate needs a classic Spark session, not Spark Connect: build it with .master(...)")
+    if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        raise InvalidUseError(
+            "a gang keeps its executors: set spark.dynamicAllocation.enabled=false when you build the session"
+        )
+    free = slots(spark)
+    wanted = parallelism if parallelism is not None else max(1, free - 1)
+    if wanted < 1:
+        raise InvalidUseError(f"parallelism must be at least 1 parallelism={wanted}")
+    if wanted > free:
+        raise InvalidUseError(
+            f"Spark can run {free} tasks at once and the job needs {wanted}: lower parallelism, or give the session more "
+            f"cores (for example master local[{wanted + 1}]) parallelism={wanted} slots={free}"
+        )
+    return wanted

@@ -1,0 +1,213 @@
+"""Partial aggregates: which columns they have, how rows become partials, partials merge, and results come of
+them.
+
+Nulls are SQL's: ``sum``, ``min``, ``max`` and ``mean`` pass over them and give null when there is nothing
+else; ``count(column)`` counts what is not null, ``count()`` counts rows. A null key is a key like any other.
+``min`` and ``max`` pass over NaN unless there is nothing else. An integer sum that leaves 64 bits is an
+error, never a wrapped number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InvalidUseError
+from tidegate.plan.physical import Aggregate
+
+WINDOW = "__window"
+ROWS = "__rows"
+
+Function: TypeAlias = Literal["count_all", "count", "sum", "min", "max"]
+Call: TypeAlias = tuple[str | list[str], str]
+
+_I64_LIMIT = 1 << 63
+_FUNCTIONS: dict[str, tuple[tuple[str, Function], ...]] = {
+    "count": (("n", "count"),),
+    "sum": (("s", "sum"),),
+    "min": (("lo", "min"),),
+    "max": (("hi", "max"),),
+    "mean": (("s", "sum"), ("n", "count")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One partial column: ``function`` makes it from ``column`` of the rows.
+
+    ``mean`` marks a part of a mean.
+    """
+
+    name: str
+    function: Function
+    column: str | None = None
+    mean: bool = False
+
+    @property
+    def merge(self) -> Function:
+        """The function that merges several values of this column into one."""
+        return "sum" if self.function in ("count", "count_all") else self.function
+
+    @property
+    def may_overflow(self) -> bool:
+        """True for sums of values; counts are bounded by the rows there are."""
+        return self.function == "sum"
+
+
+def parts_of(aggregates: Sequence[Aggregate]) -> tuple[Part, ...]:
+    """The partial columns of these aggregates, in their order.
+
+    Without a plain count there is a hidden count of rows.
+    """
+    parts = [part for aggregate in aggregates for part in _parts(aggregate)]
+    if not any(part.function == "count_all" for part in parts):
+        parts.insert(0, Part(ROWS, "count_all"))
+    return tuple(parts)
+
+
+def rows_column(aggregates: Sequence[Aggregate]) -> str:
+    """The partial column that counts rows."""
+    return next(part.name for part in parts_of(aggregates) if part.function == "count_all")
+
+
+def partial_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], input: pa.Schema) -> pa.Schema:
+    """The columns of partial aggregates: the window's (or pane's) start, the keys, then the parts."""
+    fields = [pa.field(WINDOW, pa.int64())]
+    fields += [pa.field(key, plain(_field(input, key).type)) for key in keys]
+    fields += [pa.field(part.name, _part_type(part, input)) for part in parts_of(aggregates)]
+    names = [field.name for field in fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidUseError(f"keys and aggregates need different names: rename one clash={twice}")
+    return pa.schema(fields)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type in which values of ``kind`` are grouped and compared: without dictionaries and views."""
+    if pa.types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    return kind
+
+
+def work_type(part: Part, kind: pa.DataType) -> pa.DataType:
+    """The type to which a part's input is cast before it is aggregated."""
+    kind = plain(kind)
+    if part.function in ("count", "count_all"):
+        return kind
+    if part.mean:
+        return pa.float64()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if part.function == "sum" and pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
+    return pa.int64() if part.function != "sum" and pa.types.is_duration(kind) else kind
+
+
+def grouped(table: pa.Table, keys: Sequence[str], calls: Sequence[Call]) -> list[pa.Array]:
+    """The distinct keys and the results of the calls, one array per column."""
+    result = pa.TableGroupBy(table, list(keys), use_threads=False).aggregate(list(calls)).combine_chunks()
+    return [
+        column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in result.itercolumns()
+    ]
+
+
+def summable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """The column, as decimals if its sum might leave 64 bits: the cast of the result back to int64 is then
+    checked."""
+    kind = column.type
+    if not pa.types.is_integer(kind) or kind.bit_width < 64 or len(column) == column.null_count:
+        return column
+    bounds = pc.min_max(column).as_py()
+    if max(abs(bounds["min"]), abs(bounds["max"])) * len(column) < _I64_LIMIT:
+        return column
+    return column.cast(pa.decimal128(38, 0))
+
+
+def fitted(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of this schema; every column is cast where it must be.
+
+    A value that does not fit is an error.
+    """
+    try:
+        arrays = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(columns, schema, strict=True)
+        ]
+    except pa.ArrowInvalid as error:
+        raise InvalidUseError(
+            f"a result is too large for its column: sum a float or a decimal ({error})"
+        ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def merge_partials(
+    batches: Sequence[pa.RecordBatch], keys: Sequence[str], parts: Sequence[Part]
+) -> pa.RecordBatch:
+    """One row per window and key, of all these partials. The batches share one schema."""
+    table = pa.Table.from_batches(batches)
+    for part in parts:
+        if part.may_overflow:
+            place = table.schema.get_field_index(part.name)
+            table = _with_column(table, place, summable(table.column(place)))
+    calls: list[Call] = [(part.name, part.merge) for part in parts]
+    return fitted(grouped(table, (WINDOW, *keys), calls), batches[0].schema)
+
+
+def results(partials: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> list[pa.Array]:
+    """The result column of every aggregate, of merged partials."""
+    return [_result(partials, aggregate) for aggregate in aggregates]
+
+
+def _result(partials: pa.RecordBatch, aggregate: Aggregate) -> pa.Array:
+    parts = [partials.column(part.name) for part in _parts(aggregate)]
+    if aggregate.function != "mean":
+        return parts[0]
+    total, count = parts  # total is null where count is 0
+    return pc.divide(total, count.cast(pa.float64()))
+
+
+def _parts(aggregate: Aggregate) -> tuple[Part, ...]:
+    if aggregate.function == "count" and aggregate.column is None:
+        return (Part(f"{aggregate.name}__n", "count_all"),)
+    if aggregate.function not in _FUNCTIONS:
+        raise InvalidUseError(f"this aggregate is not available yet function={aggregate.function}")
+    if aggregate.column is None:
+        raise InvalidUseError(f"{aggregate.function} needs a column aggregate={aggregate.name}")
+    mean = aggregate.function == "mean"
+    return tuple(
+        Part(f"{aggregate.name}__{suffix}", function, aggregate.column, mean)
+        for suffix, function in _FUNCTIONS[aggregate.function]
+    )
+
+
+def _part_type(part: Part, input: pa.Schema) -> pa.DataType:
+    if part.column is None or part.function == "count":
+        return pa.int64()
+    kind = _field(input, part.column).type
+    probe = pa.table({"k": pa.array([], pa.int64()), "v": pa.array([], work_type(part, kind))})
+    try:
+        result = grouped(probe, ("k",), [("v", part.function)])[1].type
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        message = f"{part.function} does not work on {kind}: use another column column={part.column}"
+        raise InvalidUseError(message) from error
+    return pa.int64() if pa.types.is_integer(result) and part.function == "sum" else result
+
+
+def _field(schema: pa.Schema, name: str) -> pa.Field:
+    if schema.get_field_index(name) < 0:
+        raise InvalidUseError(f"no such column, or more than one column={name} columns={schema.names}")
+    return schema.field(name)
+
+
+def _with_column(table: pa.Table, place: int, column: pa.ChunkedArray) -> pa.Table:
+    return (
+        table if column is table.column(place) else table.set_column(place, table.field(place).name, column)
+    )

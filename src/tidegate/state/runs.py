@@ -1,0 +1,69 @@
+"""Cutting and joining of state batches: by pane, by hash, into pieces.
+
+Knows nothing of windows or operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.state import keygroups
+
+_FEW_PANES = 4
+
+
+def by_pane(batch: pa.RecordBatch, column: str) -> list[tuple[int, pa.RecordBatch]]:
+    """The batch's rows by the value of an int64 column without nulls, smallest first."""
+    if batch.num_rows == 0:
+        return []
+    values = batch.column(column).to_numpy()
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return [(low, batch)]
+    distinct = np.unique(values)
+    if len(distinct) <= _FEW_PANES:
+        return [(int(pane), keygroups.rows(batch, np.flatnonzero(values == pane))) for pane in distinct]
+    order = np.argsort(values, kind="stable")
+    ordered = keygroups.rows(batch, order)
+    edges = np.append(np.searchsorted(values[order], distinct), len(values)).tolist()
+    return [
+        (pane, ordered.slice(start, stop - start))
+        for pane, start, stop in zip(distinct.tolist(), edges, edges[1:], strict=False)
+    ]
+
+
+def relabelled(batch: pa.RecordBatch, column: str, value: int) -> pa.RecordBatch:
+    """The batch with this int64 column set to one value."""
+    values = pa.array(np.full(batch.num_rows, value, np.int64))
+    return batch.set_column(batch.schema.get_field_index(column), batch.schema.field(column), values)
+
+
+def concatenated(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows in as few batches as Arrow's offsets allow: one, unless there are gigabytes of strings.
+    """
+    if len(batches) == 1:
+        return list(batches)
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
+
+
+def by_hash(batches: Sequence[pa.RecordBatch], keys: Sequence[str], count: int) -> list[list[pa.RecordBatch]]:
+    """The rows in ``count`` parts; rows of one key are in one part. Independent of the key groups."""
+    if count <= 1:
+        return [list(batches)]
+    parts: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
+    for batch in batches:
+        hashed = keygroups.hashes(batch, keys)
+        targets = ((hashed >> np.uint64(32)) % np.uint64(count)).astype(np.uint16)
+        for part, piece in zip(parts, keygroups.split(batch, targets, count), strict=True):
+            if piece is not None:
+                part.append(piece)
+    return parts
+
+
+def pieces(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
+    """The batch in slices of at most ``rows_max`` rows; none for an empty one."""
+    for start in range(0, batch.num_rows, rows_max):
+        yield batch.slice(start, rows_max)

@@ -1,0 +1,171 @@
+"""A store in a directory, made to survive a power cut: what a call has written is on the disk when it
+returns.
+
+An object appears whole or not at all, because it is written under a temporary name first. ``create`` links
+that file to its final name, which the file system refuses when the name exists: that is the atomic create-
+only put.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from tidegate.errors import InvalidUseError, RetryableError
+from tidegate.store.base import ObjectInfo
+from tidegate.store.paths import check_length, check_path, check_prefix, check_range
+
+TEMPORARY_PREFIX = ".tmp-"
+_WRONG_PLACE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+}
+
+_NO_SUCH_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class DurableFileStore:
+    """Objects are files below a directory. With ``durable=False`` nothing is synced: survives a crash of the
+    process only, and is faster. ``create`` is synced either way: it carries the job's log.
+    """
+
+    def __init__(self, root: Path, *, durable: bool = True) -> None:
+        self._root = root.absolute()
+        self._durable = durable
+
+    @property
+    def url(self) -> str:
+        """The directory as a file URL."""
+        return self._root.as_uri()
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        """Write beside, then rename over."""
+        target = self._file(path)
+        with _translated("write", path), self._staged(target, data, sync=self._durable) as staged:
+            os.replace(staged, target)
+            if self._durable:
+                _sync_directory(target.parent)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write beside, then link: False when the name is taken."""
+        target = self._file(path)
+        with _translated("create", path), self._staged(target, data, sync=True) as staged:
+            try:
+                os.link(staged, target)
+            except FileExistsError:
+                return False
+            # From here on the name is taken: a failing sync must be reported as unknown, and is, as
+            # RetryableError.
+            _sync_directory(target.parent)
+        return True
+
+    def get(self, path: str) -> bytes:
+        """The whole file."""
+        file = self._file(path)
+        with _translated("read", path):
+            return file.read_bytes()
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Part of the file."""
+        check_range(path, start, length)
+        file = self._file(path)
+        with _translated("read", path), file.open("rb") as opened:
+            opened.seek(start)
+            return check_length(path, opened.read(length), length)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Files below the prefix, in no promised order. One that vanishes meanwhile is left out."""
+        start = self._root / check_prefix(prefix)
+        with _translated("list", prefix):
+            for folder, _, names in os.walk(start, onerror=_raise_unless_missing):
+                for name in names:
+                    if not name.startswith(TEMPORARY_PREFIX):
+                        yield from self._info(os.path.join(folder, name))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Unlink each file. Emptied directories stay: removing them would race with writers."""
+        folders = set()
+        for path in paths:
+            file = self._file(path)
+            with _translated("delete", path), suppress(FileNotFoundError, NotADirectoryError):
+                file.unlink()
+                folders.add(file.parent)
+        if self._durable:
+            for folder in folders:
+                with suppress(FileNotFoundError):
+                    _sync_directory(folder)
+
+    def _file(self, path: str) -> Path:
+        return self._root / check_path(path)
+
+    def _info(self, file: str) -> Iterator[ObjectInfo]:
+        with suppress(FileNotFoundError):
+            size = os.stat(file).st_size
+            yield ObjectInfo(os.path.relpath(file, self._root).replace(os.sep, "/"), size)
+
+    @contextmanager
+    def _staged(self, target: Path, data: bytes | memoryview, *, sync: bool) -> Iterator[Path]:
+        """A temporary file with these bytes beside the target; gone afterwards unless it was renamed."""
+        _make_directories(target.parent)
+        staged = target.parent / f"{TEMPORARY_PREFIX}{uuid4().hex}"
+        try:
+            with open(staged, "xb", buffering=0) as opened:
+                _write_all(opened.fileno(), data)
+                if sync:
+                    os.fsync(opened.fileno())
+            yield staged
+        finally:
+            with suppress(OSError):
+                staged.unlink()
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data).cast("B") if len(data) else memoryview(b"")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _make_directories(folder: Path) -> None:
+    """Make a directory and its parents, and sync each new name: else the file in it could vanish with it."""
+    if folder.is_dir():
+        return
+    _make_directories(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_directory(folder.parent)
+
+
+def _sync_directory(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+@contextmanager
+def _translated(verb: str, path: str) -> Iterator[None]:
+    """The one place where the file system's errors become ours."""
+    try:
+        yield
+    except OSError as error:
+        if verb == "read" and isinstance(error, _NO_SUCH_FILE):
+            raise FileNotFoundError(f"there is no object path={path}") from error
+        kind = InvalidUseError if error.errno in _WRONG_PLACE else RetryableError
+        raise kind(f"cannot {verb} an object: {error.strerror or error} path={path}") from error

@@ -1,0 +1,76 @@
+"""From a URL to a store, and the question whether a job could live there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from tidegate.errors import InvalidUseError, TidegateError
+from tidegate.store.base import Store
+from tidegate.store.durable import DurableFileStore
+
+REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
+PROBE_FOLDER = "_probe"
+
+_memories: dict[str, Store] = {}
+_memories_lock = threading.Lock()
+
+
+def open_store(url: str | Path, *, options: Mapping[str, str] | None = None) -> Store:
+    """The store at this place: a path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``memory://``.
+
+    Nothing is contacted yet. ``memory://name`` is one store per name in this process; ``memory://`` is a new
+    one each time. ``options`` are the client's (such as ``endpoint`` or ``region``); without them the
+    environment counts.
+    """
+    if isinstance(url, Path) or "://" not in url:
+        return DurableFileStore(_local(str(url)))
+    parts = urlsplit(url)
+    match parts.scheme.lower():
+        case "file":
+            if parts.netloc not in ("", "localhost"):
+                raise InvalidUseError(f"a file URL has three slashes and no host url={url}")
+            return DurableFileStore(_local(unquote(parts.path)))
+        case "memory":
+            return _memory((parts.netloc + parts.path).strip("/"))
+        case scheme if scheme in REMOTE_SCHEMES:
+            from tidegate.store.objects import open_object_store  # late: many jobs never need it
+
+            return open_object_store(url, options)
+        case scheme:
+            raise InvalidUseError(
+                f"no store of this kind, use file, s3, gs, az or memory scheme={scheme or 'none'}"
+            )
+
+
+def check_writable(store: Store) -> None:
+    """Prove by a small object that the store can be reached, written, and refuses to create a thing twice.
+
+    Blocks for a few requests. ``InvalidUseError`` says what is wrong.
+    """
+    path = f"{PROBE_FOLDER}/{uuid4().hex}"
+    try:
+        created, again = store.create(path, b"tidegate"), store.create(path, b"another")
+        if not created or again or store.get(path) != b"tidegate":
+            raise InvalidUseError("it does not refuse to create an object twice, and checkpoints need that")
+        store.delete([path])
+    except (TidegateError, OSError) as error:
+        raise InvalidUseError(f"the store cannot be used: {error} url={store.url}") from error
+
+
+def _local(path: str) -> Path:
+    if not path.strip("/") or "\0" in path:
+        raise InvalidUseError(f"a store needs a directory path={path!r}")
+    return Path(path).expanduser()
+
+
+def _memory(name: str) -> Store:
+    from tidegate.store.objects import new_memory_store
+
+    if not name:
+        return new_memory_store("")
+    with _memories_lock:
+        return _memories.setdefault(name, new_memory_store(name))

@@ -1,0 +1,219 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class NodeMessage(_message.Message):
+    __slots__ = ("hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    INJECTION_ACK_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    injection_ack: InjectionAck
+    prepared: Prepared
+    declined: Declined
+    drained: Drained
+    progress: Progress
+    failed: Failed
+    stopped: Stopped
+    heartbeat: Heartbeat
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("node", "gang", "address", "pid", "host")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    gang: int
+    address: str
+    pid: int
+    host: str
+    def __init__(self, node: _Optional[int] = ..., gang: _Optional[int] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+
+class InjectionAck(_message.Message):
+    __slots__ = ("checkpoint_id", "gang", "term")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    gang: int
+    term: int
+    def __init__(self, checkpoint_id: _Optional[int] = ..., gang: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Prepared(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: bytes
+    def __init__(self, json: _Optional[bytes] = ...) -> None: ...
+
+class Declined(_message.Message):
+    __slots__ = ("checkpoint_id", "gang", "reason")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    gang: int
+    reason: str
+    def __init__(self, checkpoint_id: _Optional[int] = ..., gang: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Drained(_message.Message):
+    __slots__ = ("gang",)
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    gang: int
+    def __init__(self, gang: _Optional[int] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: bytes
+    def __init__(self, json: _Optional[bytes] = ...) -> None: ...
+
+class Failed(_message.Message):
+    __slots__ = ("gang", "error_type", "message", "traceback")
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    gang: int
+    error_type: str
+    message: str
+    traceback: str
+    def __init__(self, gang: _Optional[int] = ..., error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+
+class Stopped(_message.Message):
+    __slots__ = ("gang",)
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    gang: int
+    def __init__(self, gang: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("welcome", "started", "inject", "promote", "abort", "committed", "finalize", "stop", "heartbeat", "drain")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    INJECT_FIELD_NUMBER: _ClassVar[int]
+    PROMOTE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    FINALIZE_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    started: Started
+    inject: Inject
+    promote: Promote
+    abort: Abort
+    committed: Committed
+    finalize: Finalize
+    stop: Stop
+    heartbeat: Heartbeat
+    drain: Drain
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., promote: _Optional[_Union[Promote, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., finalize: _Optional[_Union[Finalize, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("node", "address")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    address: str
+    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("gang", "peers", "restore")
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    gang: int
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    restore: bytes
+    def __init__(self, gang: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., restore: _Optional[bytes] = ...) -> None: ...
+
+class Started(_message.Message):
+    __slots__ = ("term", "checkpoint_id", "epoch", "parent_epoch", "age_ms", "timeout_ms", "alignment_timeout_ms", "aligned")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    ALIGNED_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    checkpoint_id: int
+    epoch: int
+    parent_epoch: int
+    age_ms: int
+    timeout_ms: int
+    alignment_timeout_ms: int
+    aligned: bool
+    def __init__(self, term: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., epoch: _Optional[int] = ..., parent_epoch: _Optional[int] = ..., age_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., alignment_timeout_ms: _Optional[int] = ..., aligned: _Optional[bool] = ...) -> None: ...
+
+class Inject(_message.Message):
+    __slots__ = ("term", "checkpoint_id", "epoch", "unaligned")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNALIGNED_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    checkpoint_id: int
+    epoch: int
+    unaligned: bool
+    def __init__(self, term: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., epoch: _Optional[int] = ..., unaligned: _Optional[bool] = ...) -> None: ...
+
+class Promote(_message.Message):
+    __slots__ = ("checkpoint_id",)
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    def __init__(self, checkpoint_id: _Optional[int] = ...) -> None: ...
+
+class Abort(_message.Message):
+    __slots__ = ("checkpoint_id", "reason")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    reason: str
+    def __init__(self, checkpoint_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Committed(_message.Message):
+    __slots__ = ("epoch", "checkpoint_id")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    checkpoint_id: int
+    def __init__(self, epoch: _Optional[int] = ..., checkpoint_id: _Optional[int] = ...) -> None: ...
+
+class Finalize(_message.Message):
+    __slots__ = ("term", "checkpoint_id", "epoch")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    checkpoint_id: int
+    epoch: int
+    def __init__(self, term: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

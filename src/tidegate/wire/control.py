@@ -1,0 +1,455 @@
+"""The control plane over gRPC: a server in the coordinator, a client in every node, one stream between them.
+
+Both only carry messages and notice silence; what a message means is the caller's business. Import this module
+late, inside the process that needs it: grpc starts threads, and a daemon that forks workers must not have
+loaded it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+# Spark's driver and workers fork; grpc's own fork handlers then only print warnings about threads.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+
+from tidegate.errors import (
+    ChannelFull,
+    FencedError,
+    InvalidUseError,
+    NodeUnreachable,
+    ProtocolError,
+    RetryableError,
+    TidegateError,
+)
+from tidegate.wire._gen.control_pb2 import CoordinatorMessage, Heartbeat, Hello, NodeMessage
+from tidegate.wire.handshake import check_secret
+
+log = logging.getLogger("tidegate.control")
+
+SERVICE = "tidegate.control.Control"
+METHOD = "Attend"
+TOKEN_KEY = "tidegate-token"
+MAX_MESSAGE_BYTES = 64 << 20
+
+M = TypeVar("M", NodeMessage, CoordinatorMessage)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """The limits of the control plane. A side that hears nothing for ``silence_s`` gives the other up."""
+
+    heartbeat_s: float = 1.0
+    silence_s: float = 10.0
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    outbox_max: int = 1024
+    max_nodes: int = 256
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_s < self.silence_s:
+            raise InvalidUseError(
+                f"a heartbeat must come before silence is noticed heartbeat_s={self.heartbeat_s}"
+                f" silence_s={self.silence_s}"
+            )
+        if min(self.max_message_bytes, self.outbox_max, self.max_nodes) <= 0:
+            raise InvalidUseError("the limits of the control plane are positive")
+
+
+class Handler(Protocol):
+    """What the coordinator does with its nodes. Called from network threads: be quick and thread-safe.
+
+    Per connection: ``joined`` once, then ``message``s in order, then ``left`` once; never two at the same
+    time.
+    """
+
+    def joined(self, connection: NodeConnection) -> None:
+        """A node has said hello: see ``connection.hello``."""
+
+    def message(self, connection: NodeConnection, message: NodeMessage) -> None:
+        """A node said something else than hello and heartbeat."""
+
+    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+        """The stream is over: ``None`` when the node ended it in order. Not called for what ``close``
+        ends.
+        """
+
+
+class _Outbox(Generic[M]):
+    """What is still to be sent on one stream, bounded; as an iterator it blocks, and gives heartbeats when
+    idle.
+    """
+
+    def __init__(self, settings: ControlSettings, heartbeat: M) -> None:
+        self._settings = settings
+        self._heartbeat: M = heartbeat
+        self._changed = threading.Condition()
+        self._messages: deque[M] = deque()
+        self._finished = False
+
+    def put(self, message: M) -> bool:
+        """Queue a message; False when there is no room. After the end it is dropped."""
+        size = message.ByteSize()
+        if size > self._settings.max_message_bytes:
+            raise InvalidUseError(
+                f"a control message over its limit size_bytes={size} limit={self._settings.max_message_bytes}"
+            )
+        with self._changed:
+            if len(self._messages) >= self._settings.outbox_max:
+                return False
+            if not self._finished:
+                self._messages.append(message)
+                self._changed.notify()
+            return True
+
+    def finish(self) -> None:
+        """Nothing more comes: iteration ends behind what is queued."""
+        with self._changed:
+            self._finished = True
+            self._changed.notify()
+
+    def __iter__(self) -> Iterator[M]:
+        while True:
+            with self._changed:
+                if not self._messages and not self._finished:
+                    self._changed.wait(self._settings.heartbeat_s)
+                if self._messages:
+                    message = self._messages.popleft()
+                elif self._finished:
+                    return
+                else:
+                    message = self._heartbeat
+            yield message
+
+
+class _Watch:
+    """A thread that looks for silence a few times in each allowed span."""
+
+    def __init__(self, name: str, silence_s: float, look: Callable[[float], None]) -> None:
+        self._stop = threading.Event()
+        self._pause_s = silence_s / 4
+        self._look = look
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause_s):
+            self._look(time.monotonic())
+
+    def close(self, timeout_s: float) -> None:
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+
+class NodeConnection:
+    """The coordinator's end of one node's stream."""
+
+    def __init__(self, settings: ControlSettings, context: Any) -> None:
+        self._context = context
+        self._settings = settings
+        self._outbox: _Outbox[CoordinatorMessage] = _Outbox(
+            settings, CoordinatorMessage(heartbeat=Heartbeat())
+        )
+        self._heard = time.monotonic()
+        self._error: Exception | None = None
+        self._joined = False
+        self._done = False
+        self.hello = Hello()
+        context.add_callback(self._outbox.finish)
+
+    def __str__(self) -> str:
+        return f"node={self.hello.node} gang={self.hello.gang} peer={self._context.peer()}"
+
+    def send(self, message: CoordinatorMessage) -> None:
+        """Queue a message; never blocks. A node that does not keep up is given up: ``left`` says so."""
+        if not self._outbox.put(message):
+            self.drop(ChannelFull(f"the node does not take its messages {self}"))
+
+    def finish(self) -> None:
+        """End the stream behind what is queued."""
+        self._done = True
+        self._outbox.finish()
+
+    def drop(self, error: Exception) -> None:
+        """End the stream at once, for this reason."""
+        self._error = self._error or error
+        self._context.cancel()
+
+    # -- used by the server --------------------------------------------------------------------------
+
+    def serve(self, requests: Iterator[NodeMessage], handler: Handler) -> None:
+        """Read until the stream is over. Blocks for the stream's whole life."""
+        # To grpc a killed peer may look like one that is done: only the node's own last word makes an orderly end.
+        error: Exception | None = RetryableError(f"the node left without a word {self}")
+        try:
+            self._read(requests, handler)
+        except TidegateError as failure:
+            self.drop(failure)
+        except Exception as failure:  # grpc raises bare exceptions when a stream is cancelled
+            error = RetryableError(f"the node's stream broke: {_brief(failure)} {self}")
+        finally:
+            self._outbox.finish()
+        if self._joined:
+            handler.left(self, self._error or (None if self._done else error))
+
+    def _read(self, requests: Iterator[NodeMessage], handler: Handler) -> None:
+        for message in requests:
+            self._heard = time.monotonic()
+            body = message.WhichOneof("body")
+            if body == "heartbeat":
+                continue
+            if (body == "hello") is self._joined or body is None:
+                raise ProtocolError(f"a node says hello first and once body={body} {self}")
+            if body == "hello":
+                self.hello = message.hello
+                self._joined = True
+                handler.joined(self)
+            else:
+                self._done = self._done or body in ("stopped", "failed")
+                handler.message(self, message)
+
+    def outgoing(self) -> Iterator[CoordinatorMessage]:
+        """What grpc sends."""
+        return iter(self._outbox)
+
+    def look(self, now: float) -> None:
+        """Give the node up when it has been silent for too long."""
+        if now - self._heard > self._settings.silence_s:
+            self.drop(NodeUnreachable(f"the node is silent {self}"))
+
+
+class ControlServer:
+    """Listens for nodes. ``address`` is ``host:port``."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        secret: bytes,
+        bind: str = "127.0.0.1",
+        *,
+        advertise: str | None = None,
+        settings: ControlSettings | None = None,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        self._handler = handler
+        self._token = _token(secret)
+        self._settings = settings or ControlSettings()
+        self._connections: set[NodeConnection] = set()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._pool = ThreadPoolExecutor(self._settings.max_nodes, thread_name_prefix="tidegate-control")
+        self._server = self._make_server()
+        self.address = f"{advertise or bind}:{self._listen(bind, credentials)}"
+        self._server.start()
+        self._watch = _Watch("tidegate-control-watch", self._settings.silence_s, self._look)
+
+    def close(self, grace_s: float = 2.0) -> None:
+        """Send what is queued, end every stream and thread. Blocks for about ``grace_s`` at most.
+        Idempotent.
+        """
+        with self._lock:
+            self._closing = True
+            connections = list(self._connections)
+        for connection in connections:
+            connection.finish()
+        self._server.stop(grace_s).wait()
+        self._watch.close(grace_s)
+        self._pool.shutdown(wait=True)
+
+    def _make_server(self) -> Any:
+        attend = grpc.stream_stream_rpc_method_handler(
+            self._attend,
+            request_deserializer=NodeMessage.FromString,
+            response_serializer=CoordinatorMessage.SerializeToString,
+        )
+        return grpc.server(
+            self._pool,
+            handlers=[grpc.method_handlers_generic_handler(SERVICE, {METHOD: attend})],
+            options=[*_options(self._settings), ("grpc.so_reuseport", 0)],
+            maximum_concurrent_rpcs=self._settings.max_nodes,
+        )
+
+    def _listen(self, bind: str, credentials: grpc.ServerCredentials | None) -> int:
+        try:
+            if credentials is None:
+                return int(self._server.add_insecure_port(f"{bind}:0"))
+            return int(self._server.add_secure_port(f"{bind}:0", credentials))
+        except RuntimeError as error:
+            self._pool.shutdown()
+            raise InvalidUseError(f"cannot listen for nodes: {error} bind={bind}") from error
+
+    def _attend(self, requests: Iterator[NodeMessage], context: Any) -> Iterator[CoordinatorMessage]:
+        given = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
+        if not hmac.compare_digest(str(given).encode(), self._token.encode()):
+            log.warning("refused a node with a wrong token peer=%s", context.peer())
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
+        connection = NodeConnection(self._settings, context)
+        with self._lock:
+            if self._closing:
+                return
+            self._connections.add(connection)
+        reader = threading.Thread(
+            target=self._serve, args=(connection, requests), name="tidegate-control-read", daemon=True
+        )
+        reader.start()
+        yield from connection.outgoing()
+
+    def _serve(self, connection: NodeConnection, requests: Iterator[NodeMessage]) -> None:
+        try:
+            connection.serve(requests, _Muted(self._handler, self))
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+
+    @property
+    def closing(self) -> bool:
+        """True once ``close`` was called."""
+        return self._closing
+
+    def _look(self, now: float) -> None:
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.look(now)
+
+
+class _Muted:
+    """Passes calls on until the server closes."""
+
+    def __init__(self, handler: Handler, server: ControlServer) -> None:
+        self._handler = handler
+        self._server = server
+
+    def joined(self, connection: NodeConnection) -> None:
+        if not self._server.closing:
+            self._handler.joined(connection)
+
+    def message(self, connection: NodeConnection, message: NodeMessage) -> None:
+        if not self._server.closing:
+            self._handler.message(connection, message)
+
+    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+        if not self._server.closing:
+            self._handler.left(connection, error)
+
+
+class ControlClient:
+    """A node's end of the stream. ``on_message`` and ``on_lost`` are called from one network thread, in
+    order; ``on_lost`` at most once, last, and not after ``close``.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        on_message: Callable[[CoordinatorMessage], None],
+        on_lost: Callable[[Exception], None],
+        *,
+        settings: ControlSettings | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        self._address = address
+        self._settings = settings or ControlSettings()
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._outbox: _Outbox[NodeMessage] = _Outbox(self._settings, NodeMessage(heartbeat=Heartbeat()))
+        self._heard = time.monotonic()
+        self._error: Exception | None = None
+        self._closing = False
+        token = _token(secret)
+        self._channel = _channel(address, self._settings, credentials)
+        attend = self._channel.stream_stream(
+            f"/{SERVICE}/{METHOD}",
+            request_serializer=NodeMessage.SerializeToString,
+            response_deserializer=CoordinatorMessage.FromString,
+        )
+        self._call = attend(iter(self._outbox), metadata=((TOKEN_KEY, token),))
+        self._watch = _Watch("tidegate-control-watch", self._settings.silence_s, self._look)
+        self._reader = threading.Thread(target=self._read, name="tidegate-control-read", daemon=True)
+        self._reader.start()
+
+    def send(self, message: NodeMessage) -> None:
+        """Queue a message; never blocks. A coordinator that does not keep up is given up: ``on_lost`` says
+        so.
+        """
+        if not self._outbox.put(message):
+            self._lose(ChannelFull(f"the coordinator does not take its messages address={self._address}"))
+
+    def close(self, grace_s: float = 2.0) -> None:
+        """Send what is queued, then end the stream and every thread. Blocks for about ``grace_s`` at most."""
+        self._closing = True
+        self._outbox.finish()
+        if self._reader is not threading.current_thread():
+            self._reader.join(grace_s)
+        self._call.cancel()
+        self._channel.close()
+        self._watch.close(grace_s)
+        if self._reader is not threading.current_thread():
+            self._reader.join(grace_s)
+
+    def _read(self) -> None:
+        error: Exception
+        try:
+            for message in self._call:
+                self._heard = time.monotonic()
+                if message.WhichOneof("body") not in ("heartbeat", None) and not self._closing:
+                    self._on_message(message)
+            error = RetryableError(f"the coordinator ended the stream address={self._address}")
+        except grpc.RpcError as failure:
+            error = _translate(failure, self._address)
+        self._outbox.finish()
+        if not self._closing:
+            self._on_lost(self._error or error)
+
+    def _look(self, now: float) -> None:
+        if now - self._heard > self._settings.silence_s:
+            self._lose(NodeUnreachable(f"the coordinator is silent address={self._address}"))
+
+    def _lose(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._call.cancel()
+
+
+def _token(secret: bytes) -> str:
+    check_secret(secret)
+    return hmac.new(secret, b"tidegate control plane 1", hashlib.sha256).hexdigest()
+
+
+def _options(settings: ControlSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def _channel(address: str, settings: ControlSettings, credentials: grpc.ChannelCredentials | None) -> Any:
+    if credentials is None:
+        return grpc.insecure_channel(address, options=_options(settings))
+    return grpc.secure_channel(address, credentials, options=_options(settings))
+
+
+def _translate(error: grpc.RpcError, address: str) -> Exception:
+    code, details = error.code(), error.details()
+    match code:
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return FencedError(f"the coordinator refused this node: {details} address={address}")
+        case grpc.StatusCode.UNAVAILABLE:
+            return NodeUnreachable(f"the coordinator cannot be reached: {details} address={address}")
+        case _:
+            return RetryableError(f"the stream broke: {details} code={code.name} address={address}")
+
+
+def _brief(error: Exception) -> str:
+    return str(error) or type(error).__name__

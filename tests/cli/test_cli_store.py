@@ -1,0 +1,170 @@
+"""The verbs that read a store: what they find, what they say about broken ones, and that they change nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from stored import commit, manifest, restore, takeover, write_log
+
+from tidegate.cli.inventory import read_jobs
+from tidegate.cli.main import main
+from tidegate.core.log import encode_entry
+from tidegate.core.paths import JobPaths
+from tidegate.errors import CorruptDataError, InvalidUseError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two jobs: `bids` went back from epoch 3 to 1 and on to 5; `trades` has one savepoint and ended."""
+    root = tmp_path / "store"
+    bids = [
+        takeover(),
+        commit("bids", 1, None),
+        commit("bids", 2, 1),
+        commit("bids", 3, 2),
+        restore(4, 1),
+        commit("bids", 5, 1, gang=4),
+    ]
+    write_log(root, "bids", bids)
+    final = commit("trades", 2, 1, final=True, savepoint=None)
+    write_log(root, "trades", [takeover(), commit("trades", 1, None, savepoint="before"), final])
+    return root
+
+
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+    assert main([*argv, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_checkpoints_lists_every_job(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = answer(capsys, "checkpoints", str(store))
+    bids, trades = document["jobs"]
+    assert (bids["job"], bids["head"], bids["gang"]) == ("bids", 5, 4)
+    assert [(c["epoch"], c["parent"], c["restorable"]) for c in bids["checkpoints"]] == [
+        (1, None, True),
+        (2, 1, False),
+        (3, 2, False),
+        (5, 1, True),
+    ]
+    assert [c["kind"] for c in trades["checkpoints"]] == ["savepoint", "final"]
+    assert {(c["duration_ms"], c["bytes"]) for c in bids["checkpoints"]} == {(40, 2_048)}
+
+
+def test_a_file_url_and_a_path_name_the_same_store(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = answer(capsys, "checkpoints", str(store))["jobs"]
+    assert answer(capsys, "checkpoints", store.as_uri())["jobs"] == one
+
+
+def test_one_job_can_be_picked(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = answer(capsys, "checkpoints", str(store), "--job", "trades")
+    assert [job["job"] for job in document["jobs"]] == ["trades"]
+
+
+def test_people_get_a_table_per_job(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoints", str(store)]) == 0
+    printed = capsys.readouterr().out
+    assert "job bids: next start from epoch 5" in printed
+    assert "job trades: next start from epoch 2" in printed
+    assert "2023-11-14 22:13:21 UTC" in printed
+    assert "savepoint" in printed
+
+
+def test_a_job_without_checkpoints_starts_from_the_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_log(tmp_path / "store", "young", [takeover()])
+    assert main(["checkpoints", str(tmp_path / "store")]) == 0
+    assert capsys.readouterr().out == "job young: next start from the beginning\n"
+
+
+def test_reading_changes_nothing(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in sorted(store.rglob("*"))}
+    answer(capsys, "checkpoints", str(store))
+    answer(capsys, "show", str(store), "5")
+    assert {path: path.stat().st_mtime_ns for path in sorted(store.rglob("*"))} == before
+
+
+def test_foreign_objects_are_left_alone(store: Path) -> None:
+    (store / "notes.txt").write_text("mine")
+    (store / "bids" / "log" / "backup.json").write_text("mine")
+    (store / "-odd" / "log").mkdir(parents=True)
+    (store / "-odd" / "log" / "00000000000000000000.json").write_text("mine")
+    assert [log.job for log in read_jobs(str(store))] == ["bids", "trades"]
+
+
+def test_an_empty_store_and_an_unknown_job_are_errors(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidUseError, match="nothing is stored there"):
+        read_jobs(str(tmp_path / "empty"))
+    with pytest.raises(InvalidUseError, match="nothing of job sales is stored there"):
+        read_jobs(str(store), "sales")
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"kind": "merge"}', b"\xff\xfe"])
+def test_a_damaged_log_is_named_and_exits_with_2(
+    damage: bytes, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = JobPaths("bids").log_entry(2)
+    (store / path).write_bytes(damage)
+    assert main(["checkpoints", str(store)]) == 2
+    assert path in capsys.readouterr().err
+
+
+def test_a_log_with_a_gap_is_refused(store: Path) -> None:
+    (store / JobPaths("bids").log_entry(2)).unlink()
+    with pytest.raises(CorruptDataError, match="expected slot 2"):
+        read_jobs(str(store), "bids")
+
+
+def test_show_tells_what_a_checkpoint_consists_of(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = answer(capsys, "show", str(store), "5")
+    assert (document["job"], document["epoch"], document["parent"], document["restorable"]) == (
+        "bids",
+        5,
+        1,
+        True,
+    )
+    assert document["operators"] == [
+        {"operator": "per_key", "subtask": 0, "runs": 2, "rows": 6, "bytes": 103, "meta": {"late_rows": 3}}
+    ]
+    assert document["sources"] == [{"operator": "bids", "subtask": 0, "state": {"file": 12}}]
+    assert [entry["committable"] for entry in document["committables"]] == [{"files": ["part-1"]}]
+    assert document["objects"][0]["size_bytes"] == 2_048
+
+
+def test_show_speaks_to_people(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(store), "3"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("job bids, epoch 3: checkpoint, aligned, can no longer be restored\n")
+    assert "per_key" in printed
+    assert "2.0 KiB" in printed
+
+
+def test_an_epoch_of_several_jobs_needs_the_jobs_name(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(store), "2"]) == 2
+    assert "add --job with one of bids, trades" in capsys.readouterr().err
+    assert answer(capsys, "show", str(store), "2", "--job", "trades")["kind"] == "final"
+
+
+def test_an_epoch_that_is_not_there_is_answered_with_those_that_are(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(store), "4", "--job", "bids"]) == 2
+    assert "there are 1, 2, 3, 5 epoch=4" in capsys.readouterr().err
+
+
+def test_many_epochs_are_given_as_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = [takeover(), *(commit("long", n, n - 1 or None) for n in range(1, 20))]
+    write_log(tmp_path / "store", "long", entries)
+    assert main(["show", str(tmp_path / "store"), "77"]) == 2
+    assert "there are 1 to 19 epoch=77" in capsys.readouterr().err
+
+
+def test_the_samples_are_what_a_leader_writes() -> None:
+    assert manifest("bids", 1, None).from_json(manifest("bids", 1, None).to_json(), "p").epoch == 1
+    assert b'"takeover"' in encode_entry(takeover())

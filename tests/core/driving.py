@@ -1,0 +1,175 @@
+"""Drives one coordinator by hand: short words for the facts that tests tell it, and a memory of its orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from coordination import CONFIG, NODES, PATHS, SHAPE
+
+from tidegate.core import events, orders
+from tidegate.core.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.log import LogEntry
+from tidegate.core.manifest import (
+    CheckpointManifest,
+    CommittableEntry,
+    ObjectEntry,
+    OperatorSnapshotEntry,
+    RunEntry,
+    SourceOffsetEntry,
+)
+from tidegate.core.policy import DistributedCheckpointConfig
+from tidegate.core.prepare import PrepareAck, TaskReport
+
+E = TypeVar("E")
+EVERYONE = frozenset(range(NODES))
+UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+def make_ack(node: int, checkpoint_id: int, gang: int = 0, *, rows: bool = True, **changes: Any) -> PrepareAck:
+    """A complete report with one uploaded object and, by default, one committable."""
+    path = PATHS.state(checkpoint_id, node)
+    staged = CommittableEntry("out", node, gang, checkpoint_id, {"file": f"{gang}-{checkpoint_id}-{node}"})
+    ack = PrepareAck(
+        node=node,
+        gang=gang,
+        term=checkpoint_id >> 32,
+        checkpoint_id=checkpoint_id,
+        tasks=(TaskReport("read", node, "fired"),),
+        operators=(OperatorSnapshotEntry("window", node, {}, (RunEntry(path, 0, 10, 1, 1),)),),
+        sources=(SourceOffsetEntry("read", node, {"offset": 1}),),
+        sinks=("out",),
+        committables=(staged,) if rows else (),
+        objects=(ObjectEntry(path, 10, 1),),
+        bytes_uploaded=10,
+    )
+    return replace(ack, **changes)
+
+
+def make_manifest(epoch: int, *, term: int = 0, counter: int | None = None, **changes: Any) -> CheckpointManifest:
+    """A manifest with one object of its own."""
+    number = (term << 32) | (counter or epoch)
+    path = PATHS.state(number, 0)
+    fields: dict[str, Any] = {
+        "job": "job",
+        "checkpoint_id": number,
+        "epoch": epoch,
+        "parent": None,
+        "gang": 0,
+        "term": term,
+        "uuid": UUID,
+        "parallelism": NODES,
+        "key_groups": 128,
+        "plan": dict(SHAPE.fingerprint),
+        "oldest_restorable": 0,
+        "operators": (OperatorSnapshotEntry("window", 0, {}, (RunEntry(path, 0, 10, 1, 1),)),),
+        "objects": (ObjectEntry(path, 10, 1),),
+    }
+    return CheckpointManifest(**(fields | changes))
+
+
+class Driver:
+    """One coordinator. Every method tells it something and gives back what it ordered in answer."""
+
+    def __init__(self, config: DistributedCheckpointConfig = CONFIG, log: tuple[LogEntry, ...] = (), **changes: Any):
+        self.machine = DistributedCheckpointCoordinator(SHAPE, replace(config, **changes), "me")
+        self.now_ms = 0
+        self.orders: list[orders.Effect] = []
+        self.log = log
+
+    def tell(self, event: events.Event, at_ms: int | None = None) -> list[orders.Effect]:
+        self.now_ms = self.now_ms if at_ms is None else at_ms
+        given = self.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms)
+        self.orders += given
+        return given
+
+    def tick(self, at_ms: int) -> list[orders.Effect]:
+        return self.tell(events.Tick(), at_ms)
+
+    def last(self, kind: type[E]) -> E:
+        return next(order for order in reversed(self.orders) if isinstance(order, kind))
+
+    def every(self, kind: type[E]) -> list[E]:
+        return [order for order in self.orders if isinstance(order, kind)]
+
+    def answer(self, answer: events.PutAnswer | None = None) -> list[orders.Effect]:
+        """Answer the put given last; written unless said otherwise."""
+        order = self.last(orders.PutEntry)
+        return self.tell(events.PutAnswered(order.slot, order.write_id, answer or events.Written()))
+
+    def lead(self) -> Driver:
+        self.tell(events.LogRead(self.log))
+        self.answer()
+        return self
+
+    def start(self, epoch: int | None = None) -> Driver:
+        """Lead and bring up a gang, answering whatever is asked on the way."""
+        self.lead()
+        self.restore(epoch)
+        return self
+
+    def restore(self, epoch: int | None) -> None:
+        given = self.tell(events.RestoreRequested(epoch))
+        while not any(isinstance(order, orders.StartGang | orders.JobFinished | orders.JobStopped) for order in given):
+            given = self.obey(given)
+        if any(isinstance(order, orders.StartGang) for order in given):
+            self.gang_up()
+
+    def obey(self, given: list[orders.Effect]) -> list[orders.Effect]:
+        for order in given:
+            match order:
+                case orders.PutEntry():
+                    return self.answer()
+                case orders.Hide(gang=gang):
+                    return self.tell(events.Hidden(gang))
+                case orders.Publish(epoch=epoch):
+                    return self.tell(events.Published(epoch))
+                case _:
+                    pass
+        raise AssertionError(given)
+
+    def gang_up(self) -> list[orders.Effect]:
+        return self.tell(events.GangRunning(self.machine.log.gang, EVERYONE, EVERYONE))
+
+    def lose_gang(self, reason: str = "node lost") -> list[orders.Effect]:
+        return self.tell(events.GangLost(self.machine.log.gang, reason))
+
+    def trigger(self, name: str = "r", savepoint: str | None = None) -> int:
+        self.tell(events.TriggerRequested(name, savepoint))
+        return self.live
+
+    @property
+    def live(self) -> int:
+        attempt = self.machine.attempt
+        assert attempt is not None
+        return attempt.checkpoint_id
+
+    def inject_acked(self, node: int) -> list[orders.Effect]:
+        gang, term = self.machine.log.gang, self.machine.term
+        assert term is not None
+        return self.tell(events.InjectionAcked(node, gang, term, self.live))
+
+    def prepared(self, node: int, **changes: Any) -> list[orders.Effect]:
+        return self.tell(events.NodePrepared(make_ack(node, self.live, self.machine.log.gang, **changes)))
+
+    def prepare_all(self, **changes: Any) -> list[orders.Effect]:
+        given: list[orders.Effect] = []
+        for node in sorted(EVERYONE):
+            given = self.prepared(node, **changes)
+        return given
+
+    def checkpoint(self, *, publish: bool = True, savepoint: str | None = None) -> CheckpointManifest:
+        """A whole checkpoint from request to commit, published unless said otherwise."""
+        self.trigger(savepoint=savepoint)
+        self.prepare_all()
+        self.answer()
+        completed = self.last(orders.CheckpointCompleted)
+        if publish:
+            self.tell(events.Published(completed.epoch))
+        return completed.manifest
+
+    def drain(self) -> list[orders.Effect]:
+        given: list[orders.Effect] = []
+        for node in sorted(EVERYONE):
+            given = self.tell(events.NodeDrained(node, self.machine.log.gang))
+        return given

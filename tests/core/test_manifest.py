@@ -1,0 +1,176 @@
+"""The manifest: its form, its own consistency, and what it may take from its parent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from coordination import PATHS
+from driving import make_manifest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.manifest import (
+    INLINE_BYTES_MAX,
+    CheckpointManifest,
+    CommittableEntry,
+    InFlightEntry,
+    NodeStats,
+    ObjectEntry,
+    OperatorSnapshotEntry,
+    RunEntry,
+    SourceOffsetEntry,
+)
+from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
+
+OWN = PATHS.state(3, 0)
+FLIGHT_PATH = PATHS.inflight(3, "window", 0, "1-1")
+FLIGHT = InFlightEntry("window", 0, "in", 1, 1, FLIGHT_PATH, 0, 5, 7, 2, 5)
+FULL: dict[str, Any] = {
+    "is_unaligned": True,
+    "operators": (
+        OperatorSnapshotEntry("window", 0, {"closed": 5}, (RunEntry(OWN, 0, 10, 1, 3), RunEntry.of_bytes(b"ab", 9, 1))),
+        OperatorSnapshotEntry("window", 1, {}),
+    ),
+    "sources": (SourceOffsetEntry("read", 0, {"a#0": 7}),),
+    "inflight": (FLIGHT,),
+    "committables": (CommittableEntry("out", 0, 0, 3, {"file": "x"}, 3),),
+    "objects": (ObjectEntry(OWN, 10, 1), ObjectEntry(FLIGHT_PATH, 5, 7)),
+    "nodes": (NodeStats(0, 15, 20, True),),
+}
+
+
+def full(**changes: Any) -> CheckpointManifest:
+    return make_manifest(3, **(FULL | changes))
+
+
+def test_a_manifest_round_trips() -> None:
+    assert CheckpointManifest.from_json(full().to_json(), "p") == full()
+    assert not full().is_savepoint
+    assert make_manifest(3, savepoint="s").is_savepoint
+
+
+def test_the_stored_form_is_versioned_json() -> None:
+    plain = json.loads(full().to_json())
+    assert plain["format_version"] == 1
+    assert plain["operators"][0]["runs"][1]["inline"] == "YWI="
+
+
+def test_an_inline_run_gives_its_bytes_back() -> None:
+    assert RunEntry.of_bytes(b"ab", 9, 1).inline_bytes() == b"ab"
+    assert RunEntry(OWN, 0, 1, 1, 1).inline_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"path": None, "inline": None},
+        {"path": OWN, "inline": "YWI="},
+        {"path": None, "inline": "YWI=", "length": 3},
+        {"path": None, "inline": "YWI=", "length": 2, "offset": 1},
+        {"path": None, "inline": "?", "length": 1},
+        {"path": None, "inline": "ä", "length": 1},
+        {"path": None, "inline": "A" * (2 * INLINE_BYTES_MAX + 4), "length": 1},
+        {"path": OWN, "crc32c": 2**32},
+    ],
+)
+def test_a_run_that_is_nowhere_or_in_two_places_is_refused(wrong: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"path": None, "offset": 0, "length": 0, "crc32c": 0, "rows": 0, "inline": None}
+    with pytest.raises(InvalidUseError):
+        RunEntry(**(fields | wrong))
+
+
+def test_an_inline_run_has_a_limit() -> None:
+    assert RunEntry.of_bytes(bytes(INLINE_BYTES_MAX), 0, 1).length == INLINE_BYTES_MAX
+    with pytest.raises(InvalidUseError, match="too long"):
+        RunEntry.of_bytes(bytes(INLINE_BYTES_MAX + 1), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"format_version": 2}, "another version"),
+        ({"term": 1}, "the id's term"),
+        ({"checkpoint_id": 1 << 32, "term": 1}, "the id's term"),
+        ({"epoch": 0}, "an epoch comes after"),
+        ({"epoch": 1 << 48}, "an epoch comes after"),
+        ({"gang": 3}, "an epoch comes after"),
+        ({"parent": 3}, "a parent is an earlier"),
+        ({"parent": 0}, "a parent is an earlier"),
+        ({"oldest_restorable": 4}, "oldest restorable"),
+        ({"parallelism": 0}, "subtask and a key group"),
+        ({"key_groups": 0}, "subtask and a key group"),
+        ({"uuid": "x"}, "version 7"),
+        ({"job": "a/b"}, "job name"),
+        ({"operators": FULL["operators"] * 2}, "operator state comes twice"),
+        ({"sources": FULL["sources"] * 2}, "source offset comes twice"),
+        ({"inflight": (FLIGHT, FLIGHT)}, "in-flight data comes twice"),
+        ({"committables": FULL["committables"] * 2}, "committable comes twice"),
+        ({"objects": (*FULL["objects"], ObjectEntry(OWN, 9, 1))}, "object comes twice"),
+        ({"sources": (SourceOffsetEntry("read", 2, None),)}, "no such subtask"),
+        ({"committables": (CommittableEntry("out", 0, 0, 3, {}, 0),)}, "of another epoch"),
+        ({"committables": (CommittableEntry("out", 0, 0, 3, {}, 4),)}, "of another epoch"),
+        ({"committables": (CommittableEntry("out", 0, 0, 4, {}, 3),)}, "of another epoch"),
+        ({"objects": FULL["objects"][1:]}, "no listed object"),
+        ({"objects": (ObjectEntry(OWN, 9, 1), FULL["objects"][1])}, "no listed object"),
+        ({"objects": (*FULL["objects"], ObjectEntry("job/_latest", 9, 1))}, "not an object of this job"),
+        ({"objects": (*FULL["objects"], ObjectEntry(PATHS.state(4, 0), 9, 1))}, "not an object of this job"),
+        ({"is_unaligned": False}, "in-flight data"),
+        ({"final": True}, "in-flight data"),
+        ({"savepoint": "s"}, "in-flight data"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidUseError, match=message):
+        full(**wrong)
+
+
+def test_objects_of_the_parent_may_be_named_and_no_others() -> None:
+    old = ObjectEntry(PATHS.shared(2, "r"), 4, 5)
+    run = OperatorSnapshotEntry("window", 0, {}, (RunEntry(old.path, 0, 4, 5, 1),))
+    parent = make_manifest(2, operators=(run,), objects=(old,))
+    child = make_manifest(3, parent=2, operators=(run,), objects=(old,))
+    child.check_parent(parent)
+    stranger = make_manifest(2)
+    with pytest.raises(InvalidUseError, match="neither it nor its parent"):
+        child.check_parent(stranger)
+    changed = make_manifest(2, operators=(run,), objects=(ObjectEntry(old.path, 4, 6),))
+    with pytest.raises(InvalidUseError, match="neither it nor its parent"):
+        child.check_parent(changed)
+
+
+def test_a_manifest_knows_its_parent() -> None:
+    make_manifest(3).check_parent(None)
+    for manifest, parent in ((make_manifest(3, parent=2), None), (make_manifest(3), make_manifest(2))):
+        with pytest.raises(InvalidUseError, match="not this manifest's parent"):
+            manifest.check_parent(parent)
+
+
+def test_corrupt_bytes_name_the_path() -> None:
+    data = full().to_json().replace(b'"epoch":3', b'"epoch":-3')
+    with pytest.raises(CorruptDataError) as caught:
+        CheckpointManifest.from_json(data, "job/log/3.json")
+    assert caught.value.path == "job/log/3.json"
+
+
+@given(st.data())
+def test_a_damaged_manifest_never_raises_anything_but_our_error(data: st.DataObject) -> None:
+    stored = bytearray(full().to_json())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(stored) - 1))
+        stored[place] = data.draw(st.integers(0, 255))
+    try:
+        CheckpointManifest.from_json(bytes(stored), "p")
+    except TidegateError as error:
+        assert isinstance(error, CorruptDataError)
+
+
+@given(st.binary())
+def test_arbitrary_bytes_are_corrupt(data: bytes) -> None:
+    with pytest.raises(CorruptDataError):
+        CheckpointManifest.from_json(data, "p")
+
+
+def test_object_paths_are_all_it_needs() -> None:
+    assert full().object_paths() == {OWN, FLIGHT_PATH}

@@ -1,0 +1,90 @@
+"""What may be deleted."""
+
+from __future__ import annotations
+
+import pytest
+from coordination import PATHS
+from hypothesis import given
+from hypothesis import strategies as st
+from test_log import commit, restore, takeover
+
+from tidegate.core.log import LogView
+from tidegate.core.manifest import ObjectEntry, OperatorSnapshotEntry, RunEntry
+from tidegate.core.retain import collection_bound, garbage, kept_objects, oldest_restorable
+from tidegate.errors import InvalidUseError
+
+VIEW = LogView([takeover(0), commit(1), commit(2, 1), commit(3, 2)])
+
+
+@pytest.mark.parametrize(("retain", "oldest"), [(1, 4), (2, 3), (3, 2), (4, 1), (9, 1)])
+def test_the_newest_of_the_lineage_stay_restorable(retain: int, oldest: int) -> None:
+    assert oldest_restorable(VIEW, retain, 4) == oldest
+
+
+def test_the_oldest_restorable_never_goes_back() -> None:
+    view = LogView([takeover(0), commit(1), commit(2, 1, oldest_restorable=2)])
+    assert oldest_restorable(view, 9, 3) == 2
+
+
+def test_at_least_one_is_retained() -> None:
+    with pytest.raises(InvalidUseError):
+        oldest_restorable(VIEW, 0, 4)
+
+
+def test_everything_below_the_bound_that_nobody_keeps_is_garbage() -> None:
+    view = LogView([takeover(0), commit(1), commit(2, 1), commit(3, 2, oldest_restorable=2)])
+    listed = [PATHS.state(number, 0) for number in range(1, 7)] + [PATHS.shared(4, "run")]
+    assert garbage(PATHS, listed, kept_objects(view), 6) == [
+        PATHS.state(1, 0),
+        PATHS.state(4, 0),
+        PATHS.state(5, 0),
+        PATHS.shared(4, "run"),
+    ]
+
+
+def test_garbage_collection_during_an_upload_spares_the_live_attempt() -> None:
+    live = [PATHS.state(4, 0), PATHS.shared(4, "run"), PATHS.inflight(4, "window", 0, "1-0")]
+    assert garbage(PATHS, live, frozenset(), 4) == []
+    assert garbage(PATHS, live, frozenset(), 5) == live
+
+
+def test_the_log_the_hint_and_foreign_objects_are_never_garbage() -> None:
+    listed = [PATHS.log_entry(0), PATHS.latest, "job/notes.txt", "other/checkpoints/x", "job/shared/run.arrow"]
+    assert garbage(PATHS, listed, frozenset(), 2**63) == []
+
+
+def test_objects_inherited_from_a_parent_are_kept_as_long_as_a_manifest_names_them() -> None:
+    old = ObjectEntry(PATHS.shared(1, "run"), 10, 1)
+    run = OperatorSnapshotEntry("window", 0, {}, (RunEntry(old.path, 0, 10, 1, 1),))
+    shared = {"operators": (run,), "objects": (old,)}
+    view = LogView([takeover(0), commit(1, **shared), commit(2, 1, oldest_restorable=2, **shared)])
+    assert garbage(PATHS, [old.path], kept_objects(view), 9) == []
+
+
+def test_a_savepoint_is_kept_for_ever() -> None:
+    view = LogView([takeover(0), commit(1, savepoint="s"), commit(2, 1, oldest_restorable=2)])
+    assert garbage(PATHS, [PATHS.state(1, 0), PATHS.state(2, 0)], kept_objects(view), 9) == []
+
+
+def test_what_a_restore_in_progress_reads_is_kept() -> None:
+    view = LogView([takeover(0), commit(1), commit(2, 1), restore(3, 1)])
+    assert PATHS.state(2, 0) not in kept_objects(view)
+    assert PATHS.state(2, 0) in kept_objects(view, restoring=[2])
+
+
+def test_a_run_uploaded_for_an_aborted_checkpoint_is_garbage_and_so_are_thousands() -> None:
+    orphans = [PATHS.shared(number, "run") for number in range(4, 5_000)]
+    assert garbage(PATHS, orphans, kept_objects(VIEW), 5_000) == orphans
+
+
+def test_a_collector_that_does_not_lead_spares_every_id_that_might_be_live() -> None:
+    assert collection_bound(LogView()) == 0
+    assert collection_bound(VIEW) == 4
+    assert collection_bound(LogView([takeover(0), commit(1), takeover(2)])) == (2 << 32) | 1
+
+
+@given(st.sets(st.integers(1, 40)), st.integers(0, 45), st.sets(st.integers(1, 40)))
+def test_nothing_kept_and_nothing_at_or_above_the_bound_is_deleted(ids: set[int], bound: int, kept: set[int]) -> None:
+    keep = frozenset(PATHS.state(number, 0) for number in kept)
+    doomed = set(garbage(PATHS, [PATHS.state(number, 0) for number in ids], keep, bound))
+    assert doomed == {PATHS.state(number, 0) for number in ids if number < bound and number not in kept}

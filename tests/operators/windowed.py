@@ -1,0 +1,201 @@
+"""Drives windowed operators the way a gang would, and says in plain Python what should come out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tidegate.plan.physical import Aggregate, AggregateSpec, JoinSpec, PreAggregateSpec, Window
+from tidegate.runtime.operator import Frozen, Operator, Restored
+from tidegate.runtime.operators.build import build
+from tidegate.state.keygroups import partition
+from tidegate.state.partial import partial_schema
+
+END_OF_TIME = (1 << 63) - 1
+RESULT_TYPES = {"count": pa.int64(), "mean": pa.float64()}
+
+
+def result_type(aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
+    if aggregate.function in RESULT_TYPES:
+        return RESULT_TYPES[aggregate.function]
+    kind = schema.field(aggregate.column).type
+    if aggregate.function == "sum":
+        return (
+            pa.int64() if pa.types.is_integer(kind) else pa.float64() if pa.types.is_floating(kind) else kind
+        )
+    return kind
+
+
+@dataclass
+class AggregateGang:
+    """One sender that pre-aggregates and the receivers it partitions to."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    window: Window
+    aggregates: tuple[Aggregate, ...]
+    parallelism: int = 1
+    event_time: str = "ts"
+    receivers: list[Operator] = field(default_factory=list)
+    given: list[pa.RecordBatch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.partials = partial_schema(self.keys, self.aggregates, self.schema)
+        time = self.schema.field(self.event_time).type
+        self.output = pa.schema(
+            [self.schema.field(key) for key in self.keys]
+            + [pa.field("window_start", time), pa.field("window_end", time)]
+            + [pa.field(a.name, result_type(a, self.schema)) for a in self.aggregates]
+        )
+        self.sender = build(
+            PreAggregateSpec(
+                "pre", self.keys, self.window, self.aggregates, self.event_time, self.schema, self.partials
+            ),
+            subtask=0,
+            parallelism=1,
+            key_groups=128,
+        )
+        spec = AggregateSpec(
+            "agg", self.keys, self.window, self.aggregates, self.event_time, self.partials, self.output
+        )
+        self.receivers = [
+            build(spec, subtask=subtask, parallelism=self.parallelism, key_groups=128)
+            for subtask in range(self.parallelism)
+        ]
+
+    def feed(self, batch: pa.RecordBatch) -> None:
+        self._send(self.sender.process(0, batch))
+
+    def watermark(self, timestamp: int) -> None:
+        self._send(self.sender.watermark(timestamp))
+        for receiver in self.receivers:
+            self.given += receiver.watermark(timestamp)
+
+    def finish(self) -> pa.Table:
+        self.watermark(END_OF_TIME)
+        self._send(self.sender.end())
+        for receiver in self.receivers:
+            self.given += receiver.end()
+        return self.result()
+
+    def result(self) -> pa.Table:
+        return pa.Table.from_batches(self.given, self.output)
+
+    def freeze(self) -> list[Frozen]:
+        self._send(self.sender.before_barrier())
+        return [frozen for receiver in self.receivers if (frozen := receiver.freeze()) is not None]
+
+    @property
+    def late_rows(self) -> int:
+        return sum(receiver.late_rows for receiver in self.receivers)  # type: ignore[attr-defined]
+
+    def _send(self, partials: Iterable[pa.RecordBatch]) -> None:
+        for batch in partials:
+            assert batch.schema == self.partials
+            for receiver, part in zip(
+                self.receivers, partition(batch, self.keys, self.parallelism), strict=True
+            ):
+                if part is not None:
+                    self.given += receiver.process(0, part)
+
+
+@dataclass
+class JoinGang:
+    """Receivers of a join; rows are partitioned to them as senders would."""
+
+    spec: JoinSpec
+    parallelism: int = 1
+    receivers: list[Operator] = field(default_factory=list)
+    given: list[pa.RecordBatch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.receivers = [
+            build(self.spec, subtask=subtask, parallelism=self.parallelism, key_groups=128)
+            for subtask in range(self.parallelism)
+        ]
+
+    def feed(self, port: int, batch: pa.RecordBatch) -> None:
+        for receiver, part in zip(
+            self.receivers, partition(batch, self.spec.keys, self.parallelism), strict=True
+        ):
+            if part is not None:
+                self.given += receiver.process(port, part)
+
+    def watermark(self, timestamp: int) -> None:
+        for receiver in self.receivers:
+            self.given += receiver.watermark(timestamp)
+
+    def finish(self) -> pa.Table:
+        self.watermark(END_OF_TIME)
+        return self.result()
+
+    def result(self) -> pa.Table:
+        return pa.Table.from_batches(self.given, self.spec.output)
+
+    def freeze(self) -> list[Frozen]:
+        return [frozen for receiver in self.receivers if (frozen := receiver.freeze()) is not None]
+
+    @property
+    def late_rows(self) -> int:
+        return sum(receiver.late_rows for receiver in self.receivers)  # type: ignore[attr-defined]
+
+
+def restore_into(receivers: Sequence[Operator], frozen: Sequence[Frozen]) -> None:
+    """Every new subtask is shown the state of every old one."""
+    for receiver in receivers:
+        receiver.restore([Restored(subtask, piece.meta, piece.runs) for subtask, piece in enumerate(frozen)])
+
+
+def join_spec(left: pa.Schema, right: pa.Schema, keys: tuple[str, ...], window: Window) -> JoinSpec:
+    time = left.field("ts").type
+    fields = [left.field(key) for key in keys] + [
+        pa.field("window_start", time),
+        pa.field("window_end", time),
+    ]
+    fields += [column for column in left if column.name not in keys]
+    taken = {column.name for column in fields}
+    for column in right:
+        if column.name not in keys:
+            fields.append(column.with_name(f"{column.name}_right") if column.name in taken else column)
+    return JoinSpec("join", keys, window, left, right, "ts", "ts", pa.schema(fields))
+
+
+def starts_of(time: int, window: Window) -> list[int]:
+    """The starts of all windows that hold this time, by trying every one near it."""
+    first = (time - window.size) // window.slide * window.slide
+    candidates = range(first, time + 1, window.slide)
+    return [start for start in candidates if start <= time < start + window.size]
+
+
+def in_batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:
+    return list(table.combine_chunks().to_batches(max_chunksize=rows))
+
+
+def sorted_rows(table: pa.Table, digits: int = 6) -> list[tuple[object, ...]]:
+    """The rows in an order of their own, with floats rounded."""
+    plain = [
+        tuple(round(value, digits) if isinstance(value, float) else value for value in row.values())
+        for row in table.to_pylist()
+    ]
+    return sorted(plain, key=lambda row: [(value is not None, str(type(value)), str(value)) for value in row])
+
+
+def random_events(seed: int, rows: int, *, low: int = -20_000, spread: int = 500) -> pa.Table:
+    """Events in a rough order: none is more than ``spread`` behind an earlier one. Only ``ts`` has no nulls."""
+    rng = random.Random(seed)
+
+    def maybe(value: object) -> object:
+        return None if rng.random() < 0.05 else value
+
+    return pa.table(
+        {
+            "ts": pa.array([low + 4 * row - rng.randrange(spread) for row in range(rows)], pa.int64()),
+            "key": pa.array([maybe(rng.randrange(40)) for _ in range(rows)], pa.int32()),
+            "name": pa.array([maybe(f"n{rng.randrange(5)}") for _ in range(rows)], pa.string()),
+            "value": pa.array([maybe(rng.uniform(-50, 50)) for _ in range(rows)], pa.float64()),
+            "count": pa.array([maybe(rng.randrange(-9, 9)) for _ in range(rows)], pa.int16()),
+        }
+    )

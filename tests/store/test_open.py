@@ -1,0 +1,55 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidegate.errors import InvalidUseError
+from tidegate.store.durable import DurableFileStore
+from tidegate.store.open import check_writable, open_store
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}"])
+def test_a_path_and_its_file_url_are_the_same_directory(tmp_path: Path, form: str) -> None:
+    store = open_store(form.format(tmp_path / "a b"))
+    store.put("x", b"1")
+    assert (tmp_path / "a b" / "x").read_bytes() == b"1"
+    assert open_store(store.url).get("x") == b"1"
+
+
+def test_a_path_object_will_do(tmp_path: Path) -> None:
+    assert isinstance(open_store(tmp_path), DurableFileStore)
+
+
+def test_memory_is_shared_by_name_and_fresh_without_one() -> None:
+    open_store("memory://test-open/a").put("x", b"1")
+    assert open_store("memory://test-open/a").get("x") == b"1"
+    assert list(open_store("memory://test-open/b").list("")) == []
+    open_store("memory://").put("x", b"1")
+    assert list(open_store("memory://").list("")) == []
+
+
+@pytest.mark.parametrize(
+    "url", ["", "/", "ftp://host/x", "://x", "file://host/x", "s3://", "http://host/x", "az://", "a\0b"]
+)
+def test_a_url_that_is_no_store_is_refused(url: str) -> None:
+    with pytest.raises(InvalidUseError):
+        open_store(url)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(InvalidUseError):
+        open_store("s3://bucket", options={"no_such_option": "1"})
+
+
+def test_a_place_that_is_no_directory_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidUseError, match=r"the store cannot be used: .*url=file://"):
+        check_writable(open_store(tmp_path / "file" / "store"))
+
+
+def test_a_read_only_place_cannot_be_used() -> None:
+    with pytest.raises(InvalidUseError, match="the store cannot be used"):
+        check_writable(open_store("/proc/tidegate"))

@@ -1,0 +1,344 @@
+"""The control plane over real gRPC on loopback: who gets in, what arrives in which order, and how silence is noticed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from tidegate.errors import (
+    ChannelFull,
+    FencedError,
+    InvalidUseError,
+    NodeUnreachable,
+    ProtocolError,
+    RetryableError,
+)
+from tidegate.wire._gen.control_pb2 import (
+    Committed,
+    CoordinatorMessage,
+    Drained,
+    Hello,
+    NodeMessage,
+    Prepared,
+    Stop,
+    Stopped,
+    Welcome,
+)
+from tidegate.wire.control import ControlClient, ControlServer, ControlSettings, NodeConnection
+
+SECRET = b"0123456789abcdef"
+QUICK = ControlSettings(heartbeat_s=0.02, silence_s=5.0)
+HELLO = NodeMessage(hello=Hello(node=3, gang=9, address="127.0.0.1:5", pid=1, host="here"))
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+@dataclass
+class Log:
+    """Records what a server's handler or a client's callbacks are told."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    entries: list[tuple[str, object]] = field(default_factory=list)
+    connections: list[NodeConnection] = field(default_factory=list)
+
+    def joined(self, connection: NodeConnection) -> None:
+        self.connections.append(connection)
+        self.add("joined", connection.hello.node)
+
+    def message(self, connection: NodeConnection, message: NodeMessage) -> None:
+        self.add("message", message)
+
+    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+        self.add("left", error)
+
+    def on_message(self, message: CoordinatorMessage) -> None:
+        self.add("message", message)
+
+    def on_lost(self, error: Exception) -> None:
+        self.add("lost", error)
+
+    def add(self, kind: str, what: object) -> None:
+        with self.changed:
+            self.entries.append((kind, what))
+            self.changed.notify_all()
+
+    def wait(self, kind: str, count: int = 1) -> list[object]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.of(kind)) >= count, 20.0), self.entries
+        return self.of(kind)
+
+    def of(self, kind: str) -> list[object]:
+        return [what for name, what in self.entries if name == kind]
+
+
+@pytest.fixture
+def coordinator() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def node() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def server(coordinator: Log) -> Iterator[ControlServer]:
+    server = ControlServer(coordinator, SECRET, settings=QUICK)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def connect(server: ControlServer) -> Iterator[Callable[..., ControlClient]]:
+    clients: list[ControlClient] = []
+
+    def make(log: Log, secret: bytes = SECRET, settings: ControlSettings = QUICK) -> ControlClient:
+        clients.append(ControlClient(server.address, secret, log.on_message, log.on_lost, settings=settings))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def test_a_node_joins_talks_and_leaves_in_order(connect, coordinator: Log, node: Log) -> None:
+    client = connect(node)
+    client.send(HELLO)
+    messages = [NodeMessage(prepared=Prepared(json=b"{}")), NodeMessage(drained=Drained(gang=9))]
+    for message in messages:
+        client.send(message)
+    client.send(NodeMessage(stopped=Stopped(gang=9)))
+    client.close()
+    coordinator.wait("left")
+    assert coordinator.entries == [
+        ("joined", 3),
+        ("message", messages[0]),
+        ("message", messages[1]),
+        ("message", NodeMessage(stopped=Stopped(gang=9))),
+        ("left", None),
+    ]
+    assert coordinator.connections[0].hello == HELLO.hello
+    assert node.of("lost") == []
+
+
+def test_the_coordinator_talks_to_each_node(connect, coordinator: Log) -> None:
+    nodes = [Log(), Log()]
+    for number, log in enumerate(nodes):
+        connect(log).send(NodeMessage(hello=Hello(node=number, gang=1)))
+    coordinator.wait("joined", 2)
+    for connection in coordinator.connections:
+        connection.send(CoordinatorMessage(welcome=Welcome(gang=connection.hello.node)))
+    assert [log.wait("message")[0].welcome.gang for log in nodes] == [0, 1]
+
+
+def test_heartbeats_keep_an_idle_stream_alive_and_are_not_reported(coordinator: Log, node: Log) -> None:
+    settings = ControlSettings(heartbeat_s=0.02, silence_s=0.3)
+    server = ControlServer(coordinator, SECRET, settings=settings)
+    client = ControlClient(server.address, SECRET, node.on_message, node.on_lost, settings=settings)
+    try:
+        client.send(HELLO)
+        coordinator.wait("joined")
+        time.sleep(1.0)  # more than three times the silence that would end it
+        assert coordinator.of("left") == [] and node.entries == []
+    finally:
+        client.close()
+        server.close()
+
+
+def test_a_wrong_secret_is_refused(connect, coordinator: Log, node: Log) -> None:
+    connect(node, secret=b"another secret of ours").send(HELLO)
+    (error,) = node.wait("lost")
+    assert isinstance(error, FencedError)
+    assert "another secret" not in str(error) and SECRET.decode() not in str(error)
+    assert coordinator.entries == []
+
+
+def test_a_node_that_does_not_say_hello_first_is_dropped(connect, coordinator: Log, node: Log) -> None:
+    connect(node).send(NodeMessage(drained=Drained(gang=1)))
+    assert isinstance(node.wait("lost")[0], RetryableError)
+    assert coordinator.entries == []
+
+
+def test_a_second_hello_is_a_protocol_error(connect, coordinator: Log, node: Log) -> None:
+    client = connect(node)
+    client.send(HELLO)
+    client.send(HELLO)
+    assert isinstance(coordinator.wait("left")[0], ProtocolError)
+    assert isinstance(node.wait("lost")[0], RetryableError)
+
+
+def test_a_silent_node_is_given_up(coordinator: Log, node: Log) -> None:
+    server = ControlServer(coordinator, SECRET, settings=ControlSettings(heartbeat_s=0.02, silence_s=0.2))
+    quiet = ControlSettings(heartbeat_s=30.0, silence_s=60.0)
+    client = ControlClient(server.address, SECRET, node.on_message, node.on_lost, settings=quiet)
+    try:
+        client.send(HELLO)
+        assert isinstance(coordinator.wait("left")[0], NodeUnreachable)
+        assert isinstance(node.wait("lost")[0], RetryableError)
+    finally:
+        client.close()
+        server.close()
+
+
+def test_a_silent_coordinator_is_given_up(coordinator: Log, node: Log) -> None:
+    server = ControlServer(coordinator, SECRET, settings=ControlSettings(heartbeat_s=30.0, silence_s=60.0))
+    quick = ControlSettings(heartbeat_s=0.02, silence_s=0.2)
+    client = ControlClient(server.address, SECRET, node.on_message, node.on_lost, settings=quick)
+    try:
+        client.send(HELLO)
+        assert isinstance(node.wait("lost")[0], NodeUnreachable)
+    finally:
+        client.close()
+        server.close()
+
+
+def test_an_address_without_a_coordinator_is_unreachable_at_once(node: Log) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        client = ControlClient(address, SECRET, node.on_message, node.on_lost, settings=QUICK)
+        try:
+            assert isinstance(node.wait("lost")[0], NodeUnreachable)
+        finally:
+            client.close()
+
+
+def test_a_killed_node_leaves_with_an_error(server: ControlServer, coordinator: Log) -> None:
+    code = (
+        "import sys, time\n"
+        "from tidegate.wire.control import ControlClient\n"
+        "from tidegate.wire._gen.control_pb2 import Hello, NodeMessage\n"
+        f"client = ControlClient(sys.argv[1], {SECRET!r}, print, print)\n"
+        "client.send(NodeMessage(hello=Hello(node=1, gang=1)))\n"
+        "time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, server.address])
+    try:
+        coordinator.wait("joined")
+    finally:
+        process.kill()
+        process.wait()
+    assert isinstance(coordinator.wait("left")[0], RetryableError)
+
+
+def test_a_node_that_leaves_without_a_word_leaves_with_an_error(connect, coordinator: Log, node: Log) -> None:
+    client = connect(node)
+    client.send(HELLO)
+    client.close()
+    assert isinstance(coordinator.wait("left")[0], RetryableError)
+
+
+def test_a_stream_that_the_coordinator_ends_is_over_in_order(connect, coordinator: Log, node: Log) -> None:
+    connect(node).send(HELLO)
+    coordinator.wait("joined")
+    coordinator.connections[0].send(CoordinatorMessage(stop=Stop(reason="enough")))
+    coordinator.connections[0].finish()
+    assert isinstance(node.wait("lost")[0], RetryableError)
+    assert node.of("message")[0].stop.reason == "enough"
+    assert coordinator.wait("left") == [None]
+
+
+def test_what_is_queued_is_sent_before_the_server_closes(connect, server, coordinator: Log, node: Log) -> None:
+    connect(node).send(HELLO)
+    coordinator.wait("joined")
+    for epoch in range(20):
+        coordinator.connections[0].send(CoordinatorMessage(committed=Committed(epoch=epoch)))
+    coordinator.connections[0].send(CoordinatorMessage(stop=Stop(reason="done")))
+    server.close()
+    server.close()
+    messages = node.wait("message", 21)
+    assert [m.committed.epoch for m in messages[:20]] == list(range(20)) and messages[20].stop.reason == "done"
+    assert isinstance(node.wait("lost")[0], RetryableError)
+    assert coordinator.of("left") == []
+
+
+def test_a_full_outbox_gives_the_peer_up(coordinator: Log, node: Log) -> None:
+    tiny = ControlSettings(heartbeat_s=0.02, silence_s=5.0, outbox_max=2)
+    server = ControlServer(coordinator, SECRET, settings=tiny)
+    stalled = threading.Event()
+
+    def stall(message: CoordinatorMessage) -> None:
+        stalled.wait(20.0)
+
+    client = ControlClient(server.address, SECRET, stall, node.on_lost, settings=QUICK)
+    try:
+        client.send(HELLO)
+        coordinator.wait("joined")
+        large = CoordinatorMessage(welcome=Welcome(gang=1, restore=bytes(4 << 20)))
+        for _ in range(50):  # far more than the windows of the network hold
+            coordinator.connections[0].send(large)
+        assert isinstance(coordinator.wait("left")[0], ChannelFull)
+    finally:
+        stalled.set()
+        client.close()
+        server.close()
+
+
+def test_a_message_over_the_limit_is_refused_before_it_is_queued(connect, coordinator: Log, node: Log) -> None:
+    client = connect(node, settings=ControlSettings(max_message_bytes=1000))
+    with pytest.raises(InvalidUseError):
+        client.send(NodeMessage(prepared=Prepared(json=bytes(1000))))
+    client.send(HELLO)
+    coordinator.wait("joined")
+
+
+def test_large_messages_within_the_limit_arrive(connect, coordinator: Log, node: Log) -> None:
+    client = connect(node)
+    client.send(HELLO)
+    client.send(NodeMessage(prepared=Prepared(json=bytes(20 << 20))))
+    assert len(coordinator.wait("message")[0].prepared.json) == 20 << 20
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ControlSettings(heartbeat_s=1.0, silence_s=1.0),
+        lambda: ControlSettings(heartbeat_s=0.0),
+        lambda: ControlSettings(outbox_max=0),
+        lambda: ControlServer(Log(), b"short"),
+        lambda: ControlServer(Log(), SECRET, "256.0.0.1"),
+        lambda: ControlClient("127.0.0.1:1", b"short", print, print),
+    ],
+)
+def test_senseless_settings_are_refused(call) -> None:
+    with pytest.raises(InvalidUseError):
+        call()
+
+
+def test_the_data_plane_does_not_load_grpc() -> None:
+    code = (
+        "import sys, threading, tidegate.wire.tcp, tidegate.store.open\n"
+        "assert 'grpc' not in sys.modules and threading.active_count() == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_whole_life_prints_nothing() -> None:
+    code = (
+        "from tidegate.wire.control import ControlClient, ControlServer\n"
+        "from tidegate.wire._gen.control_pb2 import Hello, NodeMessage\n"
+        "import threading\n"
+        "seen = threading.Event()\n"
+        "class Handler:\n"
+        "    def joined(self, c): seen.set()\n"
+        "    def message(self, c, m): pass\n"
+        "    def left(self, c, e): pass\n"
+        f"server = ControlServer(Handler(), {SECRET!r})\n"
+        f"client = ControlClient(server.address, {SECRET!r}, print, print)\n"
+        "client.send(NodeMessage(hello=Hello(node=1, gang=1)))\n"
+        "assert seen.wait(20)\n"
+        "client.close(); server.close()\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, timeout=60, env=dict(os.environ)
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
