@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ FULL: dict[str, Any] = {
 
 
 def full(**changes: Any) -> CheckpointManifest:
-    return make_manifest(3, **(FULL | changes))
+    return replace(make_manifest(3, **FULL), **changes)
 
 
 def test_a_manifest_round_trips() -> None:

@@ -222,7 +222,7 @@ class BarrierAligner:
                 return self._arrive(barrier, arrived | {input_id}, input_id)
             case Recording():
                 return self._close(frozenset((input_id,)))
-            case _ as never:
+            case _ as never:  # pragma: no cover  (mypy proves it)
                 assert_never(never)
 
     def overtake(self, barrier: CheckpointBarrier, known: frozenset[int]) -> list[Outcome]:
@@ -237,7 +237,7 @@ class BarrierAligner:
                 return self._cut(barrier, arrived, known)
             case Recording():
                 return self._close(known)
-            case _ as never:
+            case _ as never:  # pragma: no cover  (mypy proves it)
                 assert_never(never)
 
     def deadline(self, barrier: CheckpointBarrier, known: frozenset[int]) -> list[Outcome]:
@@ -260,7 +260,7 @@ class BarrierAligner:
                 return self._arrive(barrier, arrived, input_id) if self.open <= arrived else []
             case Recording():
                 return self._close(frozenset((input_id,)))
-            case _ as never:
+            case _ as never:  # pragma: no cover  (mypy proves it)
                 assert_never(never)
 
     def abort(self, checkpoint_id: int) -> list[Outcome]:
@@ -271,7 +271,7 @@ class BarrierAligner:
                 return []
             case Aligning(barrier) | Recording(barrier):
                 return self._drop(barrier) if barrier.checkpoint_id <= checkpoint_id else []
-            case _ as never:
+            case _ as never:  # pragma: no cover  (mypy proves it)
                 assert_never(never)
 
     def subsume(self, barrier: CheckpointBarrier) -> list[Outcome]:

@@ -146,6 +146,25 @@ class CommittableEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskStats:
+    """How a checkpoint went at one subtask, for people.
+
+    ``start_delay_ms``: from the trigger's notice to the first barrier. ``alignment_ms``: from there to the cut.
+    ``settle_ms``: from the cut until recordings were closed and the barrier had left. ``last_channel``: who was last.
+    """
+
+    task: str
+    subtask: int
+    mode: Literal["aligned", "unaligned", "finished"]
+    start_delay_ms: int = 0
+    alignment_ms: int = 0
+    settle_ms: int = 0
+    inflight_bytes: int = 0
+    inflight_events: int = 0
+    last_channel: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStats:
     """What one node's part took."""
 
@@ -153,6 +172,7 @@ class NodeStats:
     bytes_uploaded: int
     duration_ms: int
     unaligned: bool
+    tasks: tuple[TaskStats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

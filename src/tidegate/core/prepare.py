@@ -20,6 +20,7 @@ from tidegate.core.manifest import (
     OperatorSnapshotEntry,
     Outcome,
     SourceOffsetEntry,
+    TaskStats,
     byte_ranges,
 )
 from tidegate.core.paths import Direction
@@ -73,6 +74,7 @@ class PrepareAck:
     bytes_uploaded: int = 0
     duration_ms: int = 0
     unaligned: bool = False
+    stats: tuple[TaskStats, ...] = ()
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:

@@ -355,7 +355,7 @@ class UnalignedCheckpointer(Generic[T]):
                     self._let_go()
                     why = f"subsumed by a newer one newer={newer}" if newer else reason
                     effects.append(aborted(checkpoint_id, why))
-                case _ as never:
+                case _ as never:  # pragma: no cover  (mypy proves it)
                     assert_never(never)
         self._refresh()
         return effects

@@ -22,6 +22,7 @@ from tidegate.core.manifest import (
     OperatorSnapshotEntry,
     RunEntry,
     SourceOffsetEntry,
+    TaskStats,
 )
 from tidegate.core.messages import CheckpointBarrier, Event, StreamMessage
 from tidegate.core.paths import Direction, JobPaths
@@ -47,7 +48,10 @@ class Part:
     """What one task gave."""
 
     frozen: Mapping[str, Frozen]
+    fired_ms: int
+    barrier_ms: int
     complete: SnapshotComplete[pa.RecordBatch] | None = None
+    complete_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -121,7 +125,8 @@ class Checkpointer:
         self._stage(barrier.checkpoint_id, committables)
         attempt = self._attempt(barrier.checkpoint_id)
         if attempt is not None:
-            attempt.parts[task.name] = Part(frozen)
+            now_ms = self._now_ms()
+            attempt.parts[task.name] = Part(frozen, now_ms, task.first_barrier_ms(barrier.checkpoint_id) or now_ms)
 
     def completed(self, task: StageTask, effect: SnapshotComplete[pa.RecordBatch]) -> None:
         """A task's recordings are closed and its barrier is on the way."""
@@ -130,8 +135,9 @@ class Checkpointer:
             return
         if effect.finished:
             self._stage(effect.checkpoint_id, task.prepare_sinks(effect.checkpoint_id))
-            attempt.parts[task.name] = Part(task.freeze())
-        attempt.parts[task.name].complete = effect
+            attempt.parts[task.name] = Part(task.freeze(), self._now_ms(), self._now_ms())
+        part = attempt.parts[task.name]
+        part.complete, part.complete_ms = effect, self._now_ms()
         self._upload_when_whole(attempt)
 
     def failed(self, task: StageTask, effect: CheckpointFailed) -> None:
@@ -237,6 +243,7 @@ class Checkpointer:
             bytes_uploaded=state.bytes_written + sum(flight.length for flight in inflight),
             duration_ms=self._now_ms() - attempt.begun_ms,
             unaligned=any(part.complete is not None and part.complete.unaligned for part in attempt.parts.values()),
+            stats=tuple(self._stats(attempt, task) for task in self.tasks),
         )
 
     def _states(
@@ -264,6 +271,25 @@ class Checkpointer:
         finished = complete is not None and complete.finished
         channels = [*self._refs("in", task.stage.inputs), *self._refs("out", task.stage.outputs)]
         return TaskReport(task.name, self._setup.node, "finished" if finished else "fired", tuple(channels))
+
+    def _stats(self, attempt: Attempt, task: StageTask) -> TaskStats:
+        part = attempt.parts[task.name]
+        complete = part.complete
+        assert complete is not None
+        recorded = [*complete.inputs.values(), *complete.outputs.values()]
+        refs = self._refs("in", task.stage.inputs)
+        last = refs[complete.last_input] if complete.last_input is not None else None
+        return TaskStats(
+            task.name,
+            self._setup.node,
+            "finished" if complete.finished else "unaligned" if complete.unaligned else "aligned",
+            start_delay_ms=max(0, part.barrier_ms - attempt.begun_ms),
+            alignment_ms=max(0, part.fired_ms - part.barrier_ms),
+            settle_ms=max(0, part.complete_ms - part.fired_ms),
+            inflight_bytes=complete.inflight_bytes,
+            inflight_events=sum(isinstance(message, Event) for messages in recorded for message in messages),
+            last_channel=None if last is None else f"edge {last.edge} from subtask {last.peer}",
+        )
 
     def _refs(self, direction: Direction, edges: Sequence[Edge]) -> list[ChannelRef]:
         node, parallelism = self._setup.node, self._setup.parallelism

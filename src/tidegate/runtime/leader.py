@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
 from typing import Any, assert_never
@@ -534,6 +534,7 @@ def completed_record(effect: do.CheckpointCompleted) -> dict[str, Any]:
         "unaligned": manifest.is_unaligned,
         "inflight_bytes": sum(flight.bytes for flight in manifest.inflight),
         "inflight_events": sum(flight.events for flight in manifest.inflight),
+        "tasks": [asdict(stats) for node in manifest.nodes for stats in node.tasks],
         "final": manifest.final,
         "savepoint": manifest.savepoint,
         "committed_wall_ms": manifest.commit_wall_ms,

@@ -25,7 +25,7 @@ from tidegate.core.effects import (
     Process,
     SnapshotComplete,
 )
-from tidegate.core.messages import CheckpointBarrier, StreamMessage, Watermark
+from tidegate.core.messages import Barrier, CheckpointBarrier, StreamMessage, Watermark
 from tidegate.core.subtask import Subtask
 from tidegate.errors import ProtocolError
 from tidegate.plan.connector import Committable
@@ -110,6 +110,7 @@ class StageTask:
         self.poll_rows = 131_072
         self.rows_out = 0
         self.intakes: Mapping[int, Consumption] = {}
+        self._barrier = (0, 0)
         self.ended = False
         self.idle = False
 
@@ -185,7 +186,13 @@ class StageTask:
 
     def receive(self, input_id: int, message: StreamMessage[pa.RecordBatch]) -> None:
         """A message came in."""
+        if isinstance(message, Barrier) and message.barrier.checkpoint_id > self._barrier[0]:
+            self._barrier = (message.barrier.checkpoint_id, self._now_ms())
         self.perform(self.protocol.receive(input_id, message))
+
+    def first_barrier_ms(self, checkpoint_id: int) -> int | None:
+        """When the first barrier of this id came in."""
+        return self._barrier[1] if self._barrier[0] == checkpoint_id else None
 
     def started(self, checkpoint_id: int, epoch: int, *, aligned: bool) -> None:
         """A checkpoint was triggered somewhere."""

@@ -1,0 +1,112 @@
+"""One put at a time, followed to a definite answer."""
+
+from __future__ import annotations
+
+import pytest
+from test_log import takeover
+
+from tidegate.core.append import Landed, LogAppender, NotAsked, StillOpen, Taken
+from tidegate.core.events import Conflict, PutAnswer, PutAnswered, Unknown, Written
+from tidegate.core.log import Takeover
+from tidegate.core.orders import PutEntry, ReadLog
+
+OURS = takeover(4)
+THEIRS = Takeover(slot=4, term=4, write_id="other", leader="other")
+ORDER = PutEntry(4, "t4", OURS)
+
+
+def opened() -> LogAppender:
+    appender = LogAppender(retry_ms=10, give_up_ms=1_000)
+    assert appender.put(OURS, 0) == ORDER
+    return appender
+
+
+def answered(appender: LogAppender, answer: PutAnswer, now_ms: int = 0) -> object:
+    return appender.answered(PutAnswered(4, "t4", answer), now_ms)
+
+
+def test_written_is_landed() -> None:
+    appender = opened()
+    assert answered(appender, Written()) == Landed(OURS)
+    assert not appender.is_open
+
+
+def test_a_conflict_with_our_own_entry_is_landed() -> None:
+    assert answered(opened(), Conflict(OURS)) == Landed(OURS)
+
+
+def test_a_conflict_with_another_entry_is_taken() -> None:
+    appender = opened()
+    assert answered(appender, Conflict(THEIRS)) == Taken(THEIRS, OURS)
+    assert not appender.is_open
+
+
+def test_unknown_is_put_again_the_same_until_a_definite_answer() -> None:
+    appender, now_ms = opened(), 0
+    for wait_ms in (10, 20, 40):
+        assert answered(appender, Unknown(), now_ms) == StillOpen()
+        assert appender.is_open
+        assert appender.due(now_ms + wait_ms - 1) is None
+        now_ms += wait_ms
+        assert appender.deadline_ms == now_ms
+        assert appender.due(now_ms) == ORDER
+        assert appender.due(now_ms) is None, "one order, one answer"
+    assert answered(appender, Written()) == Landed(OURS)
+
+
+def test_the_wait_between_tries_has_a_limit() -> None:
+    appender = LogAppender(retry_ms=10, give_up_ms=10**9)
+    appender.put(OURS, 0)
+    for _ in range(20):
+        answered(appender, Unknown(), 0)
+        assert appender.due(10**6) == ORDER
+    answered(appender, Unknown(), 0)
+    assert appender.deadline_ms == 320
+
+
+def test_an_unreadable_conflict_is_read_again() -> None:
+    appender = opened()
+    assert answered(appender, Conflict(None)) == StillOpen((ReadLog(4),))
+    assert appender.read((takeover(3), THEIRS), 0) == Taken(THEIRS, OURS)
+    appender = opened()
+    answered(appender, Conflict(None))
+    assert appender.read((OURS,), 0) == Landed(OURS)
+
+
+def test_an_empty_read_is_no_answer() -> None:
+    appender = opened()
+    answered(appender, Conflict(None))
+    assert appender.read((), 5) == StillOpen()
+    assert appender.due(15) == ORDER
+
+
+def test_answers_to_nothing_open_are_not_taken() -> None:
+    appender = opened()
+    assert appender.answered(PutAnswered(5, "t4", Written()), 0) == NotAsked()
+    assert appender.answered(PutAnswered(4, "x", Written()), 0) == NotAsked()
+    assert appender.read((OURS,), 0) == NotAsked()
+    assert appender.is_open
+    answered(appender, Written())
+    assert answered(appender, Written()) == NotAsked()
+    assert appender.read((OURS,), 0) == NotAsked()
+
+
+def test_it_gives_up_after_a_while() -> None:
+    appender = opened()
+    assert appender.deadline_ms == 1_000
+    answered(appender, Unknown(), 995)
+    assert appender.deadline_ms == 1_000
+    assert not appender.gave_up(999)
+    assert appender.gave_up(1_000)
+
+
+def test_nothing_open_has_no_deadline() -> None:
+    appender = LogAppender(10, 1_000)
+    assert appender.deadline_ms is None
+    assert appender.due(10**9) is None
+    assert not appender.gave_up(10**9)
+
+
+def test_a_second_put_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="a put is open"):
+        opened().put(takeover(5), 0)
