@@ -24,6 +24,7 @@ from tidegate.runtime.link import Intake, Link, LocalOutlet
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.restore import RestorePlan
 from tidegate.runtime.setup import NodeSetup
+from tidegate.runtime.task import StageTask
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
 from tidegate.store.base import Store
@@ -31,6 +32,7 @@ from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.transport import ChannelId, Transport
 
 IDLE_SOURCE_WAIT_MS = 10
+STEPS_PER_TURN = 16
 
 Action = Callable[[], None]
 
@@ -114,7 +116,7 @@ class Node:
             progressed = False
             if self._running:
                 for task in tasks:
-                    progressed |= task.step()
+                    progressed |= _work(task)
                 for link in self._links.values():
                     progressed |= link.pump()
                 if not progressed:
@@ -281,6 +283,16 @@ class Node:
         report = json.dumps(self._assembly.metrics() | {"checkpoints": self._checkpointer.metrics()})
         self._control.send(pb.NodeMessage(progress=pb.Progress(json=report.encode())))
         self._timers.at(self._clock.now_ms() + self._setup.progress_interval_ms, self._progress)
+
+
+def _work(task: StageTask) -> bool:
+    """Let a task work. A source reads one batch, others take all they have: no backlog builds up ahead of barriers."""
+    worked = False
+    for _ in range(1 if task.reader is not None else STEPS_PER_TURN):
+        if not task.step():
+            break
+        worked = True
+    return worked
 
 
 def _nothing() -> None:
