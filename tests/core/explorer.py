@@ -71,7 +71,7 @@ class System:
     checkpoints: int = 1
     aborts: int = 0
     crashes: int = 0
-    deadlines: bool = True
+    deadlines: tuple[int, ...] | None = None  # the vertices whose deadlines may pass; None: all
     savepoint: bool = False
     late_news: bool = False  # the start of a checkpoint is heard at once, or at any time later
     credit: int = 2
@@ -339,7 +339,7 @@ class Report:
 class Explorer:
     """Depth-first search over all states of a system. ``run`` raises ``Violation`` at the first broken promise."""
 
-    def __init__(self, system: System, *, stalled_receivers: bool = True) -> None:
+    def __init__(self, system: System) -> None:
         self.system = system
         self.workers = Workers(system)
         self._from: dict[State, tuple[State, Step] | None] = {}
@@ -349,7 +349,9 @@ class Explorer:
         self._no_acks = tuple(-1 for _ in system.vertices)
         self._checked: set[tuple[int, ...]] = set()
         self._edges = {(edge.sender, edge.output): e for e, edge in enumerate(system.edges)}
-        self._stalled_receivers = stalled_receivers
+        only_aligned = any(v.aligned_only_inputs or v.aligned_only_outputs for v in system.vertices)
+        is_fallback_on = system.config.enabled and not system.savepoint and not only_aligned
+        self._is_promised = system.deadlines is None and is_fallback_on
         self.report = Report(system.name)
 
     def run(self) -> Report:
@@ -388,7 +390,7 @@ class Explorer:
         if not moved:
             self._check_end(state)
         if state.current:
-            if self._stalled_receivers:
+            if self._is_promised:
                 self._check_stalled(state)
             if state.aborts < self.system.aborts:
                 yield (-1, ("abort", state.current)), self._abort(state)
@@ -457,12 +459,15 @@ class Explorer:
 
     def _hear(self, state: State, worker: int, stimulus: Stimulus) -> State:
         timers = state.timers
-        if stimulus[0] == "started" and self.system.deadlines:
+        if stimulus[0] == "started" and self._has_deadline(worker):
             timers = _set(timers, worker, stimulus[1])
         if stimulus[0] == "abort" and timers[worker] <= stimulus[1] and not self.system.late_news:
             timers = _set(timers, worker, 0)
         controls = _set(state.controls, worker, state.controls[worker][1:])
         return state._replace(controls=controls, timers=timers)
+
+    def _has_deadline(self, worker: int) -> bool:
+        return self.system.deadlines is None or worker in self.system.deadlines
 
     def _take_in(self, state: State, step: Step, facts: tuple[Fact, ...]) -> Iterator[tuple[Step, State]]:
         worker = step[0]
@@ -610,8 +615,6 @@ class Explorer:
 
     def _check_stalled(self, state: State) -> None:
         """Once every deadline has passed, a checkpoint completes although no operator gets a turn."""
-        if not self.system.deadlines or self.system.savepoint or not self.system.config.enabled:
-            return
         start = state
         while state.current and state not in self._unstalled:
             self._unstalled.add(state)  # every stalled step uses something up, so this ends

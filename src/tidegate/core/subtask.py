@@ -317,8 +317,7 @@ class Subtask(Generic[T]):
         self, output_id: int, checkpoint_id: int, events: tuple[StreamMessage[T], ...], size_bytes: int
     ) -> list[Effect]:
         snapshot = self._snapshot
-        if snapshot is None or snapshot.checkpoint_id != checkpoint_id:
-            return []
+        assert snapshot is not None and snapshot.checkpoint_id == checkpoint_id
         snapshot.waiting.discard(output_id)
         if events:
             snapshot.overtook = True
