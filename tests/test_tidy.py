@@ -15,14 +15,15 @@ SOURCE = ROOT / "src" / "tidegate"
 ALLOWED = {
     "ids": {"errors"},
     "errors": set(),
+    "clock": set(),
     "core": {"ids", "errors"},
     "plan": {"ids", "errors", "core", "state"},
     "state": {"ids", "errors", "core", "plan"},
     "store": {"ids", "errors", "core"},
     "wire": {"ids", "errors", "core"},
-    "runtime": {"ids", "errors", "core", "plan", "state", "store", "wire"},
+    "runtime": {"ids", "errors", "clock", "core", "plan", "state", "store", "wire"},
     "connectors": {"ids", "errors", "core", "plan", "state", "store", "runtime"},
-    "spark": {"ids", "errors", "core", "plan", "state", "store", "wire", "runtime", "connectors"},
+    "spark": {"ids", "errors", "clock", "core", "plan", "state", "store", "wire", "runtime", "connectors"},
     "api": {"ids", "errors", "core", "plan", "state", "store", "runtime", "connectors", "spark"},
 }
 IMPURE = {

@@ -1,14 +1,16 @@
-"""A small world for coordinators: a log with lost and late puts, nodes with rows, sinks, crashes, and named checks.
+"""A small world for coordinators: a log with lost and late puts, nodes with rows, sinks, crashes, and named
+checks.
 
-Several leaders may think they lead. Whatever happens comes from ``World.actions``; who picks (a seed, Hypothesis, a test)
-does not matter. The checks use a fold of their own over the stored log, never the code under test.
+Several leaders may think they lead. Whatever happens comes from ``World.actions``; who picks (a seed,
+Hypothesis, a test) does not matter. The checks use a fold of their own over the stored log, never the code
+under test.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.core import events, orders
@@ -81,7 +83,7 @@ class Action:
 FATES = {"answered": 20, "lost": 2, "landed, answer lost": 4, "late": 3, "unreadable": 3}
 
 
-# -- nodes -------------------------------------------------------------------------------------------------------------
+# -- nodes ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -157,7 +159,7 @@ class Gang:
     alive: bool = True
 
 
-# -- leaders -----------------------------------------------------------------------------------------------------------
+# -- leaders -------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -416,7 +418,9 @@ class World:
             self.show(entry)
         if works:
             self.check_order(order.epoch)
-        self.tell(reign, events.Published(order.epoch) if works else events.PublishFailed(order.epoch, "sink"))
+        self.tell(
+            reign, events.Published(order.epoch) if works else events.PublishFailed(order.epoch, "sink")
+        )
 
     def show(self, entry: CommittableEntry) -> None:
         commits = self.truth.commits
@@ -428,7 +432,7 @@ class World:
     def check_order(self, epoch: int) -> None:
         """When an epoch is published, so is everything that its lineage named before."""
         if epoch in self.truth.lineage():
-            before = [c for c in self.truth.named().values() if c.epoch <= epoch and c.epoch < epoch]
+            before = [c for c in self.truth.named().values() if c.epoch < epoch]
             require(all(c.key in self.visible for c in before), "I9 epoch order", epoch)
 
     def resolve(self, reign: Reign, order: orders.ResolveRestore, epoch: int | None) -> None:
@@ -454,10 +458,10 @@ class World:
     # -- exactness
 
     def check_exact(self) -> None:
-        """The sinks show exactly what the lineage named, and that is every row up to the head's offsets, once."""
+        """The sinks show exactly what the lineage named, and that is every row up to the head's offsets,
+        once."""
         named = self.truth.named()
-        shown = set(self.visible) - self.unconfirmed()
-        require(shown <= set(named) and set(named) <= set(self.visible), "I9 exact", (shown ^ set(named)))
+        require(set(self.visible) == set(named), "I9 exact", set(self.visible) ^ set(named))
         head = self.truth.commits[self.truth.head] if self.truth.head is not None else None
         for index in range(NODES):
             state: Any = {} if head is None else next(e.state for e in head.sources if e.subtask == index)
@@ -467,9 +471,6 @@ class World:
                     span: Any = entry.committable
                     rows += range(span["lo"], span["hi"])
             require(sorted(rows) == list(range(state.get("offset", 0))), "I9 every row once", (index, rows))
-
-    def unconfirmed(self) -> set[tuple[str, int, int, int]]:
-        return set()
 
     # -- what may happen
 
@@ -481,7 +482,10 @@ class World:
 
     def actions(self) -> list[Action]:
         """All that can happen now."""
-        found = [Action("tick", 4, lambda: self.tick(60)), Action("long silence", 0.7, lambda: self.tick(1_100))]
+        found = [
+            Action("tick", 4, lambda: self.tick(60)),
+            Action("long silence", 0.7, lambda: self.tick(1_100)),
+        ]
         for gang in self.running():
             found.append(Action("read rows", 8, lambda g=gang: self.read_rows(g)))
             found.append(Action("drain", 0.3, lambda g=gang: self.drain(g)))
@@ -505,7 +509,9 @@ class World:
             match order:
                 case orders.PutEntry():
                     for fate, weight in FATES.items():
-                        found.append(Action(f"put {fate}", weight, lambda o=order, f=fate: self.put(reign, o, f)))
+                        found.append(
+                            Action(f"put {fate}", weight, lambda o=order, f=fate: self.put(reign, o, f))
+                        )
                 case orders.Publish() | orders.Hide():
                     for works in (True, False):
                         act = lambda o=order, w=works: self.publish(reign, o, works=w)  # noqa: E731
@@ -522,10 +528,15 @@ class World:
         """What a driver might answer: mostly the head, sometimes an older epoch or a fresh start."""
         log = reign.machine.log
         older = [m.epoch for m in log.restorables()]
-        weights = {log.head_epoch: 15.0, None: 0.3} | {epoch: 2.0 for epoch in older if epoch != log.head_epoch}
+        weights = {log.head_epoch: 15.0, None: 0.3} | {
+            epoch: 2.0 for epoch in older if epoch != log.head_epoch
+        }
         if log.head_epoch is None:
             weights = {None: 15.0}
-        answers = [Action("resolve", w, lambda e=epoch: self.resolve(reign, order, e)) for epoch, w in weights.items()]
+        answers = [
+            Action("resolve", w, lambda e=epoch: self.resolve(reign, order, e))
+            for epoch, w in weights.items()
+        ]
         adopts = [Action("adopt", 10, lambda g=gang: self.adopt(reign, order, g)) for gang in self.running()]
         return answers + adopts
 
@@ -581,17 +592,22 @@ class World:
         self.check_exact()
 
     def settle_step(self, reign: Reign, target: int) -> None:
+        for deletion in list(self.deletions):
+            self.delete(deletion)
+        self.go_well(reign, ask=self.commits_landed < target)
+
+    def go_well(self, reign: Reign, *, ask: bool = True) -> None:
+        """One leader's world works for a moment: rows flow, orders are performed, mail arrives."""
         self.now_ms += 20
         for gang in self.running():
             self.read_rows(gang)
-        if reign.machine.mode is Mode.RUNNING and not reign.machine.attempt and self.commits_landed < target:
+        if ask and reign.machine.mode is Mode.RUNNING and not reign.machine.attempt:
             self.request(reign)
         for order in list(reign.todo):
             self.perform_well(reign, order)
         for letter in list(self.mail):
-            self.deliver(letter)
-        for deletion in list(self.deletions):
-            self.delete(deletion)
+            if letter in self.mail and letter[0] is reign:
+                self.deliver(letter)
         self.tell(reign, events.Tick())
 
     def perform_well(self, reign: Reign, order: orders.Effect) -> None:
@@ -604,6 +620,8 @@ class World:
                 self.resolve(reign, order, reign.machine.log.head_epoch)
             case orders.CollectGarbage():
                 self.list_objects(reign, order)
+            case orders.ReadLog():
+                self.reread(reign, order)
             case _:
                 raise AssertionError(order)
 
@@ -620,6 +638,3 @@ def play(world: World, seed: int, steps: int = 250) -> None:
         actions = world.actions()
         chance.choices(actions, [action.weight for action in actions])[0].act()
     world.settle()
-
-
-__all__ = ["CONFIG", "JOB", "NODES", "PATHS", "SHAPE", "Violation", "World", "play", "replace"]

@@ -10,6 +10,7 @@ remembered by number. The search over whole systems then moves small tuples.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, is_dataclass
@@ -355,6 +356,14 @@ class Explorer:
         self.report = Report(system.name)
 
     def run(self) -> Report:
+        """Search. The states are all kept, so looking for garbage among them would be in vain."""
+        gc.disable()
+        try:
+            return self._search()
+        finally:
+            gc.enable()
+
+    def _search(self) -> Report:
         workers = [Worker(self.system, v) for v in range(len(self.system.vertices))]
         first = self.start(tuple(self.workers.number(worker) for worker in workers), 1, 0, 0)
         self._from[first] = None
@@ -563,9 +572,7 @@ class Explorer:
     def _check_cut(self, state: State, acks: tuple[Ack, ...], step: Step) -> None:
         """I1, I2: each payload that a worker is to see is seen, recorded on its way, or not yet read; once."""
         for v, expected in enumerate(self._expected):
-            found = Counter(acks[v].seen)
-            for path in self._paths_to(v):
-                found += self._on_path(acks, path)
+            found = Counter(acks[v].seen) + self._on_the_way(acks, v)
             if found != expected:
                 lost, twice = dict(expected - found), dict(found - expected)
                 raise Violation(
@@ -574,23 +581,23 @@ class Explorer:
                     + f"\n{self._story(state, step)}"
                 )
 
-    def _on_path(self, acks: tuple[Ack, ...], path: tuple[Edge, ...]) -> Counter[Any]:
+    def _on_the_way(self, acks: tuple[Ack, ...], v: int) -> Counter[Any]:
+        """What will still come to a worker, after a restore: unread or recorded."""
         found: Counter[Any] = Counter()
-        source = path[0].sender
-        for message in self.system.vertices[source].script[acks[source].offset :]:
-            found += _kept([message], path)
-        for place, edge in enumerate(path):
-            found += _kept(dict(acks[edge.sender].outputs).get(edge.output, ()), path[place:])
-            found += _kept(dict(acks[edge.receiver].inputs).get(edge.input, ()), path[place + 1 :])
+        paths = self._paths_to(v)
+        for path in paths:
+            source = path[0].sender
+            found += _kept(self.system.vertices[source].script[acks[source].offset :], path)
+        for way in {path[place:] for path in paths for place in range(len(path))}:
+            edge = way[0]
+            found += _kept(dict(acks[edge.sender].outputs).get(edge.output, ()), way)
+            found += _kept(dict(acks[edge.receiver].inputs).get(edge.input, ()), way[1:])
         return found
 
     def _paths_to(self, v: int) -> list[tuple[Edge, ...]]:
-        last = [edge for edge in self.system.edges if edge.receiver == v]
-        return [
-            (*head, edge)
-            for edge in last
-            for head in (self._paths_to(edge.sender) or [()])
-        ]
+        """All ways from a source to a worker."""
+        edges = [edge for edge in self.system.edges if edge.receiver == v]
+        return [(*head, edge) for edge in edges for head in (self._paths_to(edge.sender) or [()])]
 
     def _reach(self) -> list[Counter[Any]]:
         expected: list[Counter[Any]] = []

@@ -1,4 +1,5 @@
-"""Deliberately wrong coordinators, logs and stores. Each must be caught by one of the named checks of the small world.
+"""Deliberately wrong coordinators, logs and stores. Each must be caught by one of the named checks of the
+small world.
 
 A mutant that survives fails its test: then the checks are too weak, not the mutant too clever.
 """
@@ -47,7 +48,8 @@ def mutant(*checks: str) -> Callable[[Callable[[pytest.MonkeyPatch], World]], No
 
 
 def trusting(machine: type[Coordinator]) -> type[Coordinator]:
-    """The same coordinator with a log that takes anything, so that its own defect shows and not its second defence."""
+    """The same coordinator with a log that takes anything, so that its own defect shows and not its second
+    defence."""
 
     class Trusting(machine):  # type: ignore[misc, valid-type]
         def _log_read(self, event: Any, now_ms: int) -> None:
@@ -77,7 +79,11 @@ def acks_are_counted_by_node_only(patch: pytest.MonkeyPatch) -> World:
         def _node_prepared(self, ack: Any, now_ms: int) -> None:
             if self.attempt is not None:
                 number = self.attempt.checkpoint_id
-                ack = replace(ack, checkpoint_id=max(number, ack.checkpoint_id), term=max(number, ack.checkpoint_id) >> 32)
+                ack = replace(
+                    ack,
+                    checkpoint_id=max(number, ack.checkpoint_id),
+                    term=max(number, ack.checkpoint_id) >> 32,
+                )
             super()._node_prepared(ack, now_ms)
 
     return World(Wrong)
@@ -250,7 +256,9 @@ def committables_are_published_before_the_manifest(patch: pytest.MonkeyPatch) ->
     class Wrong(Coordinator):
         def _commit(self, attempt: Attempt, now_ms: int) -> None:
             super()._commit(attempt, now_ms)
-            staged = tuple(replace(c, epoch=attempt.epoch) for a in attempt.acks.values() for c in a.committables)
+            staged = tuple(
+                replace(c, epoch=attempt.epoch) for a in attempt.acks.values() for c in a.committables
+            )
             self._out.append(orders.Publish(attempt.epoch, attempt.gang, staged))
 
     return World(Wrong)

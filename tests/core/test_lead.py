@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -44,7 +43,7 @@ def test_a_leader_that_is_over_has_no_way_on() -> None:
     assert all(not LEGAL_MODES[mode] for mode in OVER)
 
 
-# -- takeover ----------------------------------------------------------------------------------------------------
+# -- takeover ------------------------------------------------------------------------------------------------
 
 
 def test_a_new_leader_writes_a_takeover_into_the_next_free_slot() -> None:
@@ -115,7 +114,7 @@ def test_answers_that_nobody_waits_for_are_counted() -> None:
     assert driver.machine.metrics.publish_retries == 0
 
 
-# -- starting a gang ---------------------------------------------------------------------------------------------
+# -- starting a gang -----------------------------------------------------------------------------------------
 
 
 def test_the_first_gang_of_all_has_number_0_and_no_entry() -> None:
@@ -229,7 +228,7 @@ def test_a_gang_is_lost_once() -> None:
     assert driver.machine.metrics.stale_messages == 1
 
 
-# -- failover with a living gang -----------------------------------------------------------------------------------
+# -- failover with a living gang -----------------------------------------------------------------------------
 
 
 def test_a_running_gang_goes_on_under_a_new_leader() -> None:
@@ -256,7 +255,7 @@ def test_a_gang_of_a_finished_job_is_not_taken_over() -> None:
     assert driver.machine.mode is Mode.READY
 
 
-# -- finishing and stopping ----------------------------------------------------------------------------------------
+# -- finishing and stopping ----------------------------------------------------------------------------------
 
 
 def test_a_finished_job_started_again_publishes_and_is_finished_at_once() -> None:
@@ -353,7 +352,7 @@ def test_a_bare_leader_knows_nothing_of_checkpoints(hook: Any) -> None:
         hook(Leader(CONFIG, "me"))
 
 
-# -- two leaders -----------------------------------------------------------------------------------------------------
+# -- two leaders ---------------------------------------------------------------------------------------------
 
 
 def test_two_leaders_start_a_gang_at_once_and_only_one_gets_the_slot() -> None:
@@ -392,5 +391,34 @@ def test_a_restore_is_not_undone_by_crash_and_restart() -> None:
     assert given == [orders.Hide(6, (TWO,))], "what was hidden stays hidden"
 
 
-def test_settings_are_data() -> None:
-    assert replace(CONFIG, gc_retain_count=9).gc_retain_count == 9
+def test_only_known_outcomes_and_answers_are_taken() -> None:
+    leader: Any = Leader(CONFIG, "me")
+    with pytest.raises(AssertionError):
+        leader._put_settled("outcome", 0)
+    with pytest.raises(AssertionError):
+        leader._sink_answered("answer", 0)
+
+
+def test_members_may_change_while_the_gang_runs() -> None:
+    driver = Driver().start()
+    driver.tell(events.GangRunning(0, EVERYONE | {5}, EVERYONE))
+    assert driver.machine.nodes == EVERYONE | {5}
+
+
+def test_a_gang_lost_after_the_final_commit_does_not_matter() -> None:
+    driver = Driver().start()
+    driver.drain()
+    driver.prepare_all()
+    driver.answer()
+    assert kinds(driver.lose_gang()) == []
+    assert kinds(driver.tell(events.Published(1))) == [orders.JobFinished]
+
+
+def test_a_finished_job_ends_its_gang() -> None:
+    driver = Driver().start()
+    driver.drain()
+    driver.prepare_all()
+    driver.answer()
+    given = driver.tell(events.Published(1))
+    assert given[0] == orders.StopGang(0, "finished")
+    assert kinds(given) == [orders.StopGang, orders.JobFinished]

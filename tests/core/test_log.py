@@ -138,7 +138,9 @@ def test_nothing_follows_a_final_checkpoint_but_a_restore() -> None:
 
 
 def test_the_highest_oldest_restorable_in_the_log_is_in_force() -> None:
-    view = LogView([takeover(0), commit(1), commit(2, 1, oldest_restorable=2), commit(3, 2, oldest_restorable=1)])
+    view = LogView(
+        [takeover(0), commit(1), commit(2, 1, oldest_restorable=2), commit(3, 2, oldest_restorable=1)]
+    )
     assert view.oldest_restorable == 2
     assert [m.epoch for m in view.restorables()] == [3, 2]
     with pytest.raises(InvalidUseError, match="no longer retained"):
@@ -174,7 +176,7 @@ def test_off_lineage_committables_are_those_first_named_by_a_lost_epoch() -> Non
     entries = [takeover(0), commit(1, committables=(old,)), commit(2, 1, committables=(old, new))]
     assert LogView(entries).off_lineage() == ()
     assert LogView([*entries, restore(3, 1)]).off_lineage() == (new,)
-    assert set(c.epoch for c in LogView([*entries, restore(3, None)]).off_lineage()) == {1, 2}
+    assert {c.epoch for c in LogView([*entries, restore(3, None)]).off_lineage()} == {1, 2}
 
 
 def test_a_commit_entry_carries_the_manifest_of_its_slot() -> None:

@@ -60,7 +60,10 @@ def test_a_complete_ack_has_no_faults() -> None:
         ({"operators": ()}, "missing operator window/1"),
         ({"sources": ()}, "missing source read/1"),
         ({"sinks": (), "committables": ()}, "missing sink out/1"),
-        ({"operators": (*ACK.operators, OperatorSnapshotEntry("window", 0, {}))}, "unexpected operator window/0"),
+        (
+            {"operators": (*ACK.operators, OperatorSnapshotEntry("window", 0, {}))},
+            "unexpected operator window/0",
+        ),
         ({"sources": (*ACK.sources, SourceOffsetEntry("other", 1, {}))}, "unexpected source other/1"),
         ({"committables": (CommittableEntry("foreign", 1, 0, 5, {}),)}, "unexpected sink foreign/1"),
     ],
@@ -99,7 +102,10 @@ def test_objects_that_no_entry_names_are_left_out() -> None:
         ({"key_groups": 64}, "key groups were 128 and are now 64"),
         ({"fingerprint": {}}, "operator 'window' has saved state and is no longer in the plan"),
         ({"fingerprint": {"window": {"kind": "tumbling"}, "x": 1}}, "operator 'x' is new"),
-        ({"fingerprint": {"window": {"kind": "sliding"}}}, "operator 'window' was .*tumbling.* and is now .*sliding"),
+        (
+            {"fingerprint": {"window": {"kind": "sliding"}}},
+            "operator 'window' was .*tumbling.* and is now .*sliding",
+        ),
     ],
 )
 def test_a_plan_that_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:

@@ -11,7 +11,15 @@ from test_log import commit, restore, takeover
 
 from tidegate.core.log import LogView
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.resolve import AlreadyFinished, Decision, FallBack, Refuse, RestoreFrom, StartFresh, resolve
+from tidegate.core.resolve import (
+    AlreadyFinished,
+    Decision,
+    FallBack,
+    Refuse,
+    RestoreFrom,
+    StartFresh,
+    resolve,
+)
 
 LOG = [takeover(0), commit(1), commit(2, 1), commit(3, 2)]
 

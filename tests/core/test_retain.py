@@ -49,7 +49,13 @@ def test_garbage_collection_during_an_upload_spares_the_live_attempt() -> None:
 
 
 def test_the_log_the_hint_and_foreign_objects_are_never_garbage() -> None:
-    listed = [PATHS.log_entry(0), PATHS.latest, "job/notes.txt", "other/checkpoints/x", "job/shared/run.arrow"]
+    listed = [
+        PATHS.log_entry(0),
+        PATHS.latest,
+        "job/notes.txt",
+        "other/checkpoints/x",
+        "job/shared/run.arrow",
+    ]
     assert garbage(PATHS, listed, frozenset(), 2**63) == []
 
 
@@ -84,7 +90,9 @@ def test_a_collector_that_does_not_lead_spares_every_id_that_might_be_live() -> 
 
 
 @given(st.sets(st.integers(1, 40)), st.integers(0, 45), st.sets(st.integers(1, 40)))
-def test_nothing_kept_and_nothing_at_or_above_the_bound_is_deleted(ids: set[int], bound: int, kept: set[int]) -> None:
+def test_nothing_kept_and_nothing_at_or_above_the_bound_is_deleted(
+    ids: set[int], bound: int, kept: set[int]
+) -> None:
     keep = frozenset(PATHS.state(number, 0) for number in kept)
     doomed = set(garbage(PATHS, [PATHS.state(number, 0) for number in ids], keep, bound))
     assert doomed == {PATHS.state(number, 0) for number in ids if number < bound and number not in kept}

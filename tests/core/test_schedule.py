@@ -66,7 +66,13 @@ def test_more_failures_in_a_row_than_tolerable_exhaust_it_and_a_success_forgets_
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"interval_ms": 0}, {"interval_ms": -5}, {"min_pause_ms": -1}, {"retry_ms": 0}, {"tolerable_failures": -1}],
+    [
+        {"interval_ms": 0},
+        {"interval_ms": -5},
+        {"min_pause_ms": -1},
+        {"retry_ms": 0},
+        {"tolerable_failures": -1},
+    ],
 )
 def test_a_wrong_policy_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidUseError):

@@ -29,16 +29,19 @@ def read_parquet(
     event_time: str | None = None,
     out_of_orderness: Duration = 0,
     continuous: bool = False,
+    **watching: Any,
 ) -> Stream:
     """Rows of a Parquet file, a directory or a list of files.
 
-    ``event_time`` names an int64 (milliseconds) or timestamp column.
+    ``event_time`` names an int64 (milliseconds) or timestamp column. With ``continuous=True`` the directory is watched, and
+    files that appear are read too; then ``schema`` tells the columns of a directory that is still empty, and
+    ``idle_timeout`` after which time without rows the watermark of others is no longer held back.
     """
-    from tidegate.connectors.parquet import ParquetSource
+    from tidegate.connectors.parquet import ParquetDirectorySource, ParquetSource
 
-    if continuous:
-        raise InvalidUseError("watching a directory is not available yet continuous=True")
-    source = ParquetSource(path, event_time=event_time, out_of_orderness=out_of_orderness)
+    kind = ParquetDirectorySource if continuous else ParquetSource
+    times = {"event_time": event_time, "out_of_orderness": out_of_orderness}
+    source: Source = checked_call("read_parquet", kind, path, **times, **watching)
     first = path if isinstance(path, str | os.PathLike) else path[0]
     return _stream(source, os.path.basename(os.path.abspath(first)))
 

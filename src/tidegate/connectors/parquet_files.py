@@ -49,7 +49,7 @@ class Footer:
 
 def find_files(paths: Sequence[str]) -> tuple[str, list[str]]:
     """The root of these paths and the files below it, by relative name, sorted."""
-    found = sorted({file for path in paths for file in _files_at(path)})
+    found = sorted({file for path in paths for file in files_at(path)})
     if not found:
         raise InvalidUseError(
             f"there is no Parquet file here, give a directory that has some path={', '.join(paths)}"
@@ -63,7 +63,8 @@ def find_files(paths: Sequence[str]) -> tuple[str, list[str]]:
     return root, [os.path.relpath(file, root).replace(os.sep, "/") for file in found]
 
 
-def _files_at(path: str) -> list[str]:
+def files_at(path: str) -> list[str]:
+    """The Parquet files at and below this path, in no order; pending names are left out."""
     with file_errors(path):
         os.stat(path)
     if not os.path.isdir(path):

@@ -10,14 +10,17 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tidegate.connectors.local import local_path
 from tidegate.connectors.parquet_files import (
     FileFacts,
     Footer,
+    RowGroupFacts,
     excluded,
     file_facts,
     find_files,
@@ -51,7 +54,13 @@ class ParquetSource:
         out_of_orderness: Duration = "0s",
     ) -> None:
         self._root, names = find_files(_paths(path))
-        self._schema = plain_schema(self._path_of(names[0]))
+        self._configure(plain_schema(self._path_of(names[0])), event_time, out_of_orderness)
+        self._files: tuple[FileFacts, ...] = tuple(
+            file_facts(self._root, name, self._schema, event_time) for name in names
+        )
+
+    def _configure(self, schema: pa.Schema, event_time: str | None, out_of_orderness: Duration) -> None:
+        self._schema = schema
         self._event_time = event_time
         self._out_of_orderness = self._in_event_time(
             parse_duration_ms(out_of_orderness, name="out_of_orderness")
@@ -60,9 +69,6 @@ class ParquetSource:
         self._footer: Footer | None = None
         self._expression: pc.Expression | None = None
         self._tested: frozenset[str] = frozenset()
-        self._files: tuple[FileFacts, ...] = tuple(
-            file_facts(self._root, name, self._schema, event_time) for name in names
-        )
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_footer": None}
@@ -90,7 +96,7 @@ class ParquetSource:
         """How late a row may be, in the event-time column's unit."""
         return self._out_of_orderness
 
-    def with_columns(self, names: Sequence[str]) -> ParquetSource:
+    def with_columns(self, names: Sequence[str]) -> Self:
         """The same source, reading and giving out these columns only, in this order.
 
         Without a column a batch would have no rows, so one stays if none is asked for.
@@ -103,7 +109,7 @@ class ParquetSource:
         source._columns = tuple(names) or (self._event_time or self._schema.names[0],)
         return source
 
-    def with_filter(self, expression: pc.Expression) -> ParquetSource:
+    def with_filter(self, expression: pc.Expression) -> Self:
         """The same source, giving out only rows for which this is true too.
 
         It may use any column of the files.
@@ -137,12 +143,17 @@ class ParquetSource:
                 f"this file was changed since it was first read, put it back or start afresh path={path}"
             )
         facts = row_group_facts(file.metadata, group_number, path, self._event_field)
-        start = _checked_offset(offset, facts.rows, split.id)
+        start = checked_offset(offset, facts.rows, split.id)
+        return self._row_group(file, path, group_number, facts, start)
+
+    def _row_group(
+        self, file: pq.ParquetFile, path: str, number: int, facts: RowGroupFacts, start: int
+    ) -> RowGroupReader | SkippedReader:
         layout = Layout(self.schema, self._event_time, self._expression, tuple(sorted(self._tested)))
-        if excluded(path, group_number, facts, layout, self._schema):
+        if excluded(path, number, facts, layout, self._schema):
             file.close()
             return SkippedReader(layout, facts.rows, facts.highest, start)
-        return RowGroupReader(file, path, group_number, facts.rows, start, layout)
+        return RowGroupReader(file, path, number, facts.rows, start, layout)
 
     @property
     def _event_field(self) -> pa.Field | None:
@@ -181,7 +192,8 @@ def _split_parts(split_id: str) -> tuple[str, int, str]:
     return name, int(number), fingerprint
 
 
-def _checked_offset(offset: Offset, rows: int, split_id: str) -> int:
+def checked_offset(offset: Offset, rows: int, split_id: str) -> int:
+    """The row that an offset of this split stands for."""
     if offset is None:
         return 0
     if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= rows:

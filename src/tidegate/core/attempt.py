@@ -211,7 +211,9 @@ def assemble(
             inflight=tuple(entry for ack in acks for entry in ack.inflight),
             committables=tuple(replace(c, epoch=c.epoch or attempt.epoch) for c in committables),
             objects=tuple(objects.values()),
-            nodes=tuple(NodeStats(a.node, a.bytes_uploaded, a.duration_ms, a.unaligned, a.stats) for a in acks),
+            nodes=tuple(
+                NodeStats(a.node, a.bytes_uploaded, a.duration_ms, a.unaligned, a.stats) for a in acks
+            ),
         )
         manifest.check_parent(attempt.parent)
     except InvalidUseError as error:

@@ -49,7 +49,7 @@ class Process(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class AdvanceWatermark:
-    """Event time of the whole fan-in has grown to this."""
+    """Event time of the whole fan-in has grown to this; ``IDLE``: none of its inputs is waited for."""
 
     timestamp: int
 

@@ -8,6 +8,7 @@ is over, and leaves the attempts at checkpoints to the class that builds on it, 
 from __future__ import annotations
 
 from enum import Enum
+from typing import assert_never
 
 from tidegate.core import command
 from tidegate.core.append import Landed, LogAppender, NotAsked, PutOutcome, StillOpen, Taken
@@ -126,6 +127,8 @@ class Leader:
                 self._out.extend(orders)
             case NotAsked():
                 self.metrics.stale_messages += 1
+            case _:
+                assert_never(outcome)
 
     def _landed(self, entry: LogEntry, now_ms: int) -> None:
         if isinstance(entry, Takeover):
@@ -243,6 +246,8 @@ class Leader:
             case HideFailed(gang, _):
                 known = self._publisher.failed(now_ms, gang=gang)
                 self.metrics.publish_retries += known
+            case _:
+                assert_never(event)
         self.metrics.stale_messages += not known
 
     # -- what follows from it all

@@ -149,8 +149,9 @@ class CommittableEntry:
 class TaskStats:
     """How a checkpoint went at one subtask, for people.
 
-    ``start_delay_ms``: from the trigger's notice to the first barrier. ``alignment_ms``: from there to the cut.
-    ``settle_ms``: from the cut until recordings were closed and the barrier had left. ``last_channel``: who was last.
+    ``start_delay_ms``: from the trigger's notice to the first barrier. ``alignment_ms``: from there to the
+    cut. ``settle_ms``: from the cut until recordings were closed and the barrier had left. ``last_channel``:
+    who was last.
     """
 
     task: str

@@ -22,6 +22,10 @@ U = TypeVar("U")
 _BARRIER = struct.Struct("<QQQ")
 BARRIER_BYTES = _BARRIER.size
 UNALIGNED_FLAG = 1
+IDLE = -(1 << 63)
+"""The timestamp of a watermark that says: do not wait for this channel. Any other watermark takes that back."""
+AWAKE = IDLE + 1
+"""The smallest timestamp of a watermark that says a time."""
 
 
 @dataclass(frozen=True, slots=True)

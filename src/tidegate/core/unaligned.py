@@ -41,6 +41,8 @@ from tidegate.core.effects import (
 )
 from tidegate.core.input import BEGINNING_OF_TIME, InputChannel
 from tidegate.core.messages import (
+    AWAKE,
+    IDLE,
     Barrier,
     CheckpointBarrier,
     Control,
@@ -268,8 +270,7 @@ class UnalignedCheckpointer(Generic[T]):
         effects: list[Effect]
         match message:
             case Watermark(timestamp):
-                channel.watermark = max(channel.watermark, timestamp)
-                effects = self._advance()
+                effects = self._turn_watermark(channel, timestamp)
             case Barrier():
                 effects = self._turn_barrier(channel, message)
             case Control():
@@ -280,6 +281,19 @@ class UnalignedCheckpointer(Generic[T]):
                 raise ProtocolError(f"a message of no known kind input={channel.input_id}")
         self._refresh()
         return effects
+
+    def _turn_watermark(self, channel: InputChannel[T], timestamp: int) -> list[Effect]:
+        """An idle channel does not count. When none counts, this fan-in is idle itself and says so."""
+        was_idle = self._is_idle()
+        channel.idle = timestamp == IDLE
+        channel.watermark = max(channel.watermark, timestamp)
+        effects = self._advance()
+        if self._is_idle():
+            return effects if was_idle else [AdvanceWatermark(IDLE)]
+        return effects or ([AdvanceWatermark(max(self._watermark, AWAKE))] if was_idle else [])
+
+    def _is_idle(self) -> bool:
+        return bool(self._open) and all(channel.idle for channel in self._open.values())
 
     def _turn_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[Effect]:
         if not self._acts_at_receipt(message.barrier):
@@ -315,7 +329,7 @@ class UnalignedCheckpointer(Generic[T]):
 
     def _turn_end(self, channel: InputChannel[T]) -> list[Effect]:
         del self._open[channel.input_id]
-        effects = self._advance()
+        effects = self._advance() or ([AdvanceWatermark(IDLE)] if self._is_idle() else [])
         effects += self._perform(self._aligner.ended(channel.input_id))
         effects += self._answer(self._control.ended(channel.input_id))
         if not self._open:

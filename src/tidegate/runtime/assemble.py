@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,14 +25,17 @@ from tidegate.plan.physical import (
 )
 from tidegate.runtime.background import MapOperator, SinkOperator
 from tidegate.runtime.chain import Chain
+from tidegate.runtime.continuous import open_reader
 from tidegate.runtime.link import Intake
 from tidegate.runtime.operator import Operator
 from tidegate.runtime.operators.build import build, fuse, fusible
 from tidegate.runtime.setup import NodeSetup
-from tidegate.runtime.source import SourceReader
+from tidegate.runtime.source import Reader
 from tidegate.runtime.task import Snapshots, StageTask, receivers
 from tidegate.runtime.threads import Threads
 from tidegate.wire.transport import ChannelId
+
+log = logging.getLogger("tidegate")
 
 Post = Callable[[Callable[[], None]], None]
 
@@ -86,10 +90,18 @@ class Assembly:
         }
 
     def close(self) -> None:
-        """Let go of readers; writers end with their threads."""
+        """Let go of readers."""
         for task in self.tasks:
             if task.reader is not None:
                 task.reader.close()
+
+    def close_writers(self) -> None:
+        """Let go of writers, once their threads have ended. What they can't let go of is swept by the next gang."""
+        for writer in self.writers:
+            try:
+                writer.close()
+            except Exception as error:
+                log.warning("a sink's writer could not be closed: %r job=%s", error, self.setup.plan.job)
 
 
 def assemble(
@@ -100,7 +112,7 @@ def assemble(
     for stage in setup.plan.stages:
         inputs = _channels(stage.inputs, setup, incoming=True)
         outputs = _channels(stage.outputs, setup, incoming=False)
-        chain, reader = _chain(stage, setup, threads, post, assembly)
+        chain, reader = _chain(stage, setup, threads, post, assembly, now_ms)
         task = StageTask(
             stage,
             _protocol(stage, setup, len(inputs), len(outputs)),
@@ -149,14 +161,15 @@ def _protocol(stage: Stage, setup: NodeSetup, inputs: int, outputs: int) -> Subt
 
 
 def _chain(
-    stage: Stage, setup: NodeSetup, threads: Threads, post: Post, assembly: Assembly
-) -> tuple[Chain, SourceReader | None]:
+    stage: Stage, setup: NodeSetup, threads: Threads, post: Post, assembly: Assembly, now_ms: Callable[[], int]
+) -> tuple[Chain, Reader | None]:
     specs = list(stage.operators)
     reader = None
     head = specs[0]
     if isinstance(head, SourceSpec):
         del specs[0]
-        reader = SourceReader(head.name, head.source, setup.splits[head.name], setup.node, setup.parallelism)
+        splits = setup.splits[head.name]
+        reader = open_reader(head.name, head.source, splits, setup.node, setup.parallelism, now_ms)
     wake = partial(post, _nothing)
     operators: list[tuple[str, Operator]] = []
     for together in fusible(specs):

@@ -117,6 +117,7 @@ class SinkOperator:
         self._done = done
         self._backlog_bytes = 0
         self._writes: deque[tuple[Future[None], int]] = deque()
+        self._broken: BaseException | None = None
         self.rows = 0
 
     @property
@@ -133,14 +134,30 @@ class SinkOperator:
             self.rows += batch.num_rows
             size = batch.nbytes
             self._backlog_bytes += size
-            write = self._executor.submit(self._writer.write, batch)
+            write = self._executor.submit(self._write, batch)
             write.add_done_callback(lambda _: self._done())
             self._writes.append((write, size))
         return ()
 
     def prepare(self, checkpoint_id: int) -> Future[Committable | None]:
-        """Everything taken so far becomes one committable; it is durable when the future is done."""
-        return cast("Future[Committable | None]", self._executor.submit(self._writer.prepare, checkpoint_id))
+        """Everything taken so far becomes one committable; it is durable when the future is done.
+
+        It fails if any write before it did: the loop may not have noticed that yet, and the cut would count rows that are
+        nowhere.
+        """
+        return cast("Future[Committable | None]", self._executor.submit(self._prepare, checkpoint_id))
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        try:
+            self._writer.write(batch)
+        except BaseException as error:
+            self._broken = error
+            raise
+
+    def _prepare(self, checkpoint_id: int) -> Committable | None:
+        if self._broken is not None:
+            raise self._broken
+        return self._writer.prepare(checkpoint_id)
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
         return ()

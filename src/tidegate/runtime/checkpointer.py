@@ -179,7 +179,9 @@ class Checkpointer:
         return self._attempts[checkpoint_id]
 
     def _stage(self, checkpoint_id: int, committables: Mapping[str, Future[Committable | None]]) -> None:
-        self._staged.extend(Staged(name, checkpoint_id, future) for name, future in committables.items())
+        for name, future in committables.items():
+            self._staged.append(Staged(name, checkpoint_id, future))
+            future.add_done_callback(lambda done: self._post(partial(_check_staged, done)))
 
     def _upload_when_whole(self, attempt: Attempt) -> None:
         whole = len(attempt.parts) == len(self.tasks) and all(part.complete for part in attempt.parts.values())
@@ -338,6 +340,12 @@ class Checkpointer:
                     CommittableEntry(one.operator, self._setup.node, self._setup.gang, one.checkpoint_id, committable)
                 )
         return entries
+
+
+def _check_staged(done: Future[Committable | None]) -> None:
+    """A sink that could not stage its rows ends the node: no later checkpoint could be whole without them."""
+    if not done.cancelled():
+        done.result()
 
 
 class StateObjectWriter:

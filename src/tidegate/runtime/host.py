@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidegate.clock import SystemClock
+from tidegate.clock import Clock, SystemClock
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.node import Node
 from tidegate.runtime.setup import NodeSetup
@@ -32,7 +32,7 @@ class Launch:
         return f"Launch(job={self.setup.plan.job!r}, gang={self.setup.gang}, coordinator={self.coordinator!r})"
 
 
-def run_node(launch: Launch, index: int) -> str:
+def run_node(launch: Launch, index: int, clock: Clock | None = None) -> str:
     """Run node ``index`` of the gang to its end; gives why it ended. Blocks."""
     # grpc is imported here and not above: a daemon that forks workers must not have grpc's threads.
     from tidegate.wire.control import ControlClient
@@ -41,7 +41,7 @@ def run_node(launch: Launch, index: int) -> str:
     mailbox: Mailbox[Callable[[], None]] = Mailbox()
     store = open_store(launch.store_url) if launch.store_url else None
     setup = replace(launch.setup, node=index)
-    node = Node(setup, clock=SystemClock(), mailbox=mailbox, store=store, threads=ThreadPools(f"node{index}"))
+    node = Node(setup, clock=clock or SystemClock(), mailbox=mailbox, store=store, threads=ThreadPools(f"node{index}"))
     transport = TcpTransport(node, secret=launch.secret, gang=setup.gang, bind=launch.bind)
     control = ControlClient(
         launch.coordinator,

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, assert_never
@@ -33,13 +33,14 @@ from tidegate.core.resolve import (
     resolve,
 )
 from tidegate.core.restart import GiveUp, RestartAfter, RestartPolicy, Restarts
-from tidegate.core.retain import garbage
-from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, RetryableError, TidegateError
+from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, TidegateError
+from tidegate.runtime.chores import Chores
 from tidegate.runtime.commands import command
 from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection
 from tidegate.runtime.host import Launch
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.report import added_up, committed
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
@@ -76,6 +77,7 @@ class Leader:
         self._clock = clock
         self._threads = threads
         self._machine = setup.coordinator
+        self._chores = Chores(setup.log, setup.publisher)
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._timers = Timers()
         self._gang: GangState | None = None
@@ -96,6 +98,7 @@ class Leader:
         self.cause: str | None = None
         self.restored_from: int | None = None
         self.skipped: tuple[tuple[int, str], ...] = ()
+        self._over = False
         self.ended = threading.Event()
         self.on_end: Callable[[], None] = lambda: None
 
@@ -124,7 +127,7 @@ class Leader:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
             self._handle(ev.LogRead(tuple(self._entries)))
-            while not self.ended.is_set():
+            while not self._over:
                 now_ms = self._clock.now_ms()
                 self._timers.run_due(now_ms)
                 for action in self._mailbox.take(self._timers.wait_ms(self._clock.now_ms())):
@@ -144,7 +147,7 @@ class Leader:
             self._setup.launcher.join(RETURN_LIMIT_MS / 1000)
         self.on_end()
         self._threads.close()
-        for future in self._requests.values():
+        for future in list(self._requests.values()):
             future.set_exception(JobFailedError(f"the job has ended status={self.status} job={self.job}"))
         self.ended.set()
 
@@ -155,13 +158,11 @@ class Leader:
         future: Future[int] = Future()
         request = f"r{next(self._request_numbers)}"
 
-        def ask() -> None:
-            self._requests[request] = future
-            self._handle(ev.TriggerRequested(request, savepoint))
-
-        if self.ended.is_set():
+        # Registered before the look: the end answers all that are here, and a request behind it must not wait for ever.
+        self._requests[request] = future
+        if self._over:
             raise InvalidUseError(f"the job has ended status={self.status} job={self.job}")
-        self._mailbox.post(ask)
+        self._mailbox.post(partial(self._handle, ev.TriggerRequested(request, savepoint)))
         return future
 
     def cancel_checkpoint(self, checkpoint_id: int) -> Future[None]:
@@ -183,7 +184,7 @@ class Leader:
         self._mailbox.post(partial(self._stop, drain))
 
     def _stop(self, drain: bool) -> None:
-        if self.ended.is_set():
+        if self._over:
             return
         self.status = "STOPPING"
         if drain and self._gang is not None:
@@ -201,25 +202,14 @@ class Leader:
         gang = self._gang
         members = dict(gang.members) if gang is not None else {}
         reports = {node: member.report for node, member in members.items() if member.report} or self._last_reports
-        operators: dict[str, dict[str, int]] = {}
-        for report in reports.values():
-            for name, values in report.get("operators", {}).items():
-                total = operators.setdefault(name, {})
-                for key, value in values.items():
-                    total[key] = total.get(key, 0) + value
-        nodes = [{"node": node, "pid": m.pid, "host": m.host} for node, m in sorted(members.items())]
         return {
             "status": self.status,
-            "rows_in": sum(report.get("rows_in", 0) for report in reports.values()),
-            "rows_read": sum(report.get("rows_read", 0) for report in reports.values()),
-            "rows_out": sum(report.get("rows_out", 0) for report in reports.values()),
-            "late_rows": sum(values.get("late_rows", 0) for values in operators.values()),
+            **added_up(reports),
             "checkpoints_committed": self._committed,
             "restarts": self._restarts.total,
             "recoveries_ms": list(self._recoveries_ms),
             "gang": None if gang is None else gang.number,
-            "nodes": nodes,
-            "operators": operators,
+            "nodes": [{"node": node, "pid": m.pid, "host": m.host} for node, m in sorted(members.items())],
         }
 
     def collected(self, name: str | None) -> pa.Table:
@@ -309,17 +299,17 @@ class Leader:
     def _perform(self, effect: do.Effect) -> None:
         match effect:
             case do.PutEntry():
-                self._later("log", self._put, effect)
+                self._later("log", self._chores.put, effect)
             case do.ReadLog():
-                self._later("log", self._read, effect.from_slot)
+                self._later("log", self._chores.read, effect.from_slot)
             case do.WriteLatestHint():
-                self._later("hint", self._write_hint, effect.epoch)
+                self._later("hint", self._chores.write_hint, effect.epoch)
             case do.CollectGarbage():
-                self._later("garbage", self._collect, effect)
+                self._later("garbage", self._chores.collect, effect)
             case do.Publish():
-                self._later("sinks", self._publish, effect)
+                self._later("sinks", self._chores.publish, effect)
             case do.Hide():
-                self._later("sinks", self._hide, effect)
+                self._later("sinks", self._chores.hide, effect)
             case do.ResolveRestore():
                 self._choose_restore()
             case do.StartGang():
@@ -353,48 +343,6 @@ class Leader:
                     self._mailbox.post(partial(self._handle, event))
 
         self._threads.executor(name).submit(work, argument).add_done_callback(done)
-
-    # -- executors' work: blocks, any thread -----------------------------------------------------------------------
-
-    def _put(self, effect: do.PutEntry) -> ev.Event:
-        answer: ev.PutAnswer
-        try:
-            found = self._setup.log.create(effect.entry)
-            answer = ev.Written() if found is None else ev.Conflict(found)
-        except RetryableError as error:
-            answer = ev.Unknown(str(error))
-        return ev.PutAnswered(effect.slot, effect.write_id, answer)
-
-    def _read(self, from_slot: int) -> ev.Event:
-        return ev.LogRead(tuple(entry for entry in self._setup.log.read() if entry.slot >= from_slot))
-
-    def _write_hint(self, epoch: int) -> None:
-        try:
-            self._setup.log.store.put(self._setup.log.paths.latest, str(epoch).encode())
-        except TidegateError as error:
-            log.warning("the hint at the latest checkpoint could not be written: %s job=%s", error, self.job)
-
-    def _collect(self, effect: do.CollectGarbage) -> None:
-        paths, store = self._setup.log.paths, self._setup.log.store
-        try:
-            listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
-            store.delete(garbage(paths, listed, effect.keep, effect.bound))
-        except TidegateError as error:
-            log.warning("garbage was left for the next time: %s job=%s", error, self.job)
-
-    def _publish(self, effect: do.Publish) -> ev.Event:
-        try:
-            self._setup.publisher.publish(effect.committables)
-        except RetryableError as error:
-            return ev.PublishFailed(effect.epoch, str(error))
-        return ev.Published(effect.epoch)
-
-    def _hide(self, effect: do.Hide) -> ev.Event:
-        try:
-            self._setup.publisher.hide(effect.committables)
-        except RetryableError as error:
-            return ev.HideFailed(effect.gang, str(error))
-        return ev.Hidden(effect.gang)
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 
@@ -462,7 +410,7 @@ class Leader:
         if self._stop_requested:
             self._handle(ev.GangLost(gang.number, "stopped"))
             return
-        permanent = why is not None and why.startswith("ModuleNotFoundError")
+        permanent = why is not None and why.startswith(("ModuleNotFoundError", "SparkStopped"))
         cause = gang.cause or Cause(f"lost: {why or 'every node returned'}", user_error=permanent)
         self.cause = cause.text
         verdict = self._restarts.lost(user_error=cause.user_error)
@@ -483,7 +431,7 @@ class Leader:
             case do.CheckpointCompleted():
                 self._committed += 1
                 self._restarts.progressed()
-                self._remember(completed_record(effect))
+                self._remember(committed(effect))
                 self._answer(effect.requests, effect.epoch)
             case do.CheckpointAborted():
                 log.warning("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
@@ -508,7 +456,7 @@ class Leader:
 
     def _finish(self, status: str) -> None:
         self.status = status
-        self.ended.set()
+        self._over = True
 
     def _fail(self, cause: Cause, failures: int = 1) -> None:
         if self.status in ("FINISHED", "STOPPED", "FAILED"):
@@ -519,23 +467,4 @@ class Leader:
         self.error = JobFailedError(text)
         self.cause = cause.text
         self.status = "FAILED"
-        self.ended.set()
-
-
-def completed_record(effect: do.CheckpointCompleted) -> dict[str, Any]:
-    """A committed checkpoint, for people."""
-    manifest = effect.manifest
-    return {
-        "checkpoint_id": effect.checkpoint_id,
-        "epoch": effect.epoch,
-        "status": "committed",
-        "duration_ms": effect.duration_ms,
-        "bytes": sum(node.bytes_uploaded for node in manifest.nodes),
-        "unaligned": manifest.is_unaligned,
-        "inflight_bytes": sum(flight.bytes for flight in manifest.inflight),
-        "inflight_events": sum(flight.events for flight in manifest.inflight),
-        "tasks": [asdict(stats) for node in manifest.nodes for stats in node.tasks],
-        "final": manifest.final,
-        "savepoint": manifest.savepoint,
-        "committed_wall_ms": manifest.commit_wall_ms,
-    }
+        self._over = True

@@ -11,8 +11,9 @@ from tidegate.runtime.host import Launch, run_node
 class ThreadGang:
     """Starts nodes as threads. For fast tests; a thread can't be killed, so crashes are played by the tests."""
 
-    def __init__(self, parallelism: int) -> None:
+    def __init__(self, parallelism: int, run: Callable[[Launch, int], str] = run_node) -> None:
         self._parallelism = parallelism
+        self._run = run
         self._threads: list[threading.Thread] = []
 
     def start(self, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
@@ -21,8 +22,12 @@ class ThreadGang:
         outcomes: list[str] = []
 
         def work(index: int) -> None:
-            outcomes.append(run_node(launch, index))
-            left.release()
+            try:
+                outcomes.append(self._run(launch, index))
+            except Exception as error:  # a node that can't even be built must not leave the others waited for
+                outcomes.append(f"failed: {error!r}")
+            finally:
+                left.release()
 
         def wait() -> None:
             for _ in range(self._parallelism):

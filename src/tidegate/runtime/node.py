@@ -131,6 +131,7 @@ class Node:
             intake.settle()
         if not self._drained_said and self._assembly.drained():
             self._drained_said = True
+            self._say_progress()  # ahead of it: the counts of a finished job are final
             self._control.send(pb.NodeMessage(drained=pb.Drained(gang=self._setup.gang)))
 
     def _wait_ms(self) -> int | None:
@@ -156,6 +157,7 @@ class Node:
         self._assembly.close()
         self._transport.close()
         self._threads.close()
+        self._assembly.close_writers()
         self._control.send(pb.NodeMessage(stopped=pb.Stopped(gang=self._setup.gang)))
 
     # -- channels --------------------------------------------------------------------------------------------------
@@ -279,9 +281,12 @@ class Node:
         declined = pb.Declined(checkpoint_id=checkpoint_id, gang=self._setup.gang, reason=str(error))
         self._control.send(pb.NodeMessage(declined=declined))
 
-    def _progress(self) -> None:
+    def _say_progress(self) -> None:
         report = json.dumps(self._assembly.metrics() | {"checkpoints": self._checkpointer.metrics()})
         self._control.send(pb.NodeMessage(progress=pb.Progress(json=report.encode())))
+
+    def _progress(self) -> None:
+        self._say_progress()
         self._timers.at(self._clock.now_ms() + self._setup.progress_interval_ms, self._progress)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import google_crc32c
 import pyarrow as pa
 
-from tidegate.core.messages import Event, StreamMessage, Watermark
+from tidegate.core.messages import IDLE, Event, StreamMessage, Watermark
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
 from tidegate.wire.arrow import event_of
 
@@ -53,7 +53,7 @@ def inflight_bytes(messages: Sequence[Message], schema: pa.Schema, compression: 
         for message in messages:
             if isinstance(message, Event):
                 writer.write_batch(message.payload)
-            elif isinstance(message, Watermark):
+            elif isinstance(message, Watermark) and message.timestamp != IDLE:  # idle sources say so again
                 writer.write_batch(empty, custom_metadata={WATERMARK_KEY: str(message.timestamp).encode()})
     return bytes(sink.getvalue())
 

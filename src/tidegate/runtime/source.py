@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Json, Polled, Source, Split, SplitReader
@@ -18,8 +18,48 @@ BEGINNING_OF_TIME = -(1 << 63)
 END_OF_TIME = (1 << 63) - 1
 
 
+class Reader(Protocol):
+    """What a task needs of its source, with or without an end."""
+
+    rows_read: int
+
+    @property
+    def rows(self) -> int:
+        """Rows read, by earlier gangs too."""
+
+    @property
+    def finished(self) -> bool:
+        """There is nothing more to read."""
+
+    @property
+    def idle(self) -> bool:
+        """Nothing has come for so long that others should not wait for this subtask's watermark."""
+
+    @property
+    def watermark(self) -> int:
+        """No more rows below this event time."""
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Go on where a checkpoint was."""
+
+    def drain(self) -> None:
+        """Read no more."""
+
+    def poll(self, max_rows: int) -> Polled:
+        """The next rows. Never blocks for long."""
+
+    def freeze(self) -> Frozen:
+        """Where reading would go on."""
+
+    def close(self) -> None:
+        """Let go of everything that is open."""
+
+
 class SourceReader:
     """Reads one split after the other. Used by the loop thread only."""
+
+    idle = False
+    """A source with an end is never idle: what it has not given yet, it will."""
 
     def __init__(self, name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int) -> None:
         self._name = name
@@ -54,9 +94,8 @@ class SourceReader:
             own = expand(piece.meta["own"])
             position = cast(int, piece.meta["position"])
             done.update(expand(piece.meta["inherited"]), own[:position])
-            if piece.meta["open"] is not None:
-                offset, highest = cast(tuple[Json, int | None], piece.meta["open"])
-                self._resume[own[position]] = (offset, highest)
+            for index, offset, highest in cast(Iterable[tuple[int, Json, int | None]], piece.meta["begun"]):
+                self._resume[index] = (offset, highest)
         self._inherited = sorted(done)
         if self._subtask == 0:
             self._rows_before = sum(cast(int, piece.meta["rows"]) for piece in pieces)
@@ -113,11 +152,6 @@ class SourceReader:
 
     def freeze(self) -> Frozen:
         """The position, in time that does not grow with what was read."""
-        opened: Json = None
-        if self._reader is not None:
-            opened = [self._reader.offset, self._highest]
-        elif not self.finished and self._own[self._position] in self._resume:
-            opened = list(self._resume[self._own[self._position]])
         inherited = self._inherited if self._subtask == 0 else []
         return Frozen(
             {
@@ -126,9 +160,17 @@ class SourceReader:
                 "inherited": compress(inherited),
                 "own": compress(self._own),
                 "position": self._position,
-                "open": opened,
+                "begun": self._begun(),
             }
         )
+
+    def _begun(self) -> list[Json]:
+        """Every split of ours that is read in part: the open one, and those that others had begun before a restore."""
+        left = self._own[self._position :]
+        begun = {index: self._resume[index] for index in self._resume if index in left}
+        if self._reader is not None:
+            begun[left[0]] = (self._reader.offset, self._highest)
+        return [[index, offset, highest] for index, (offset, highest) in sorted(begun.items())]
 
     def close(self) -> None:
         """Let go of the open split."""

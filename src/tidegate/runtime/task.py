@@ -25,7 +25,7 @@ from tidegate.core.effects import (
     Process,
     SnapshotComplete,
 )
-from tidegate.core.messages import Barrier, CheckpointBarrier, StreamMessage, Watermark
+from tidegate.core.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, StreamMessage, Watermark
 from tidegate.core.subtask import Subtask
 from tidegate.errors import ProtocolError
 from tidegate.plan.connector import Committable
@@ -33,7 +33,7 @@ from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime.background import MapOperator, SinkOperator
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.operator import Frozen
-from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, SourceReader
+from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader
 from tidegate.state.keygroups import partition
 from tidegate.wire.arrow import event_of
 
@@ -85,7 +85,7 @@ class StageTask:
         parallelism: int,
         key_groups: int,
         ports: Sequence[int],
-        reader: SourceReader | None,
+        reader: Reader | None,
         snapshots: Snapshots,
         now_ms: Callable[[], int],
     ) -> None:
@@ -107,6 +107,7 @@ class StageTask:
         self._work: deque[Work] = deque()
         self._watermark = BEGINNING_OF_TIME
         self._watermark_at = 0
+        self._told_idle = False
         self.poll_rows = 131_072
         self.rows_out = 0
         self.intakes: Mapping[int, Consumption] = {}
@@ -162,8 +163,9 @@ class StageTask:
         self._work.append(iter(self.chain.after(0, batch)))
         return self._advance()
 
-    def _read(self, reader: SourceReader) -> bool:
+    def _read(self, reader: Reader) -> bool:
         polled = reader.poll(self.poll_rows)
+        self._tell_idle(reader.idle)
         if polled.batch is not None and polled.batch.num_rows:
             self._work.append(iter(self.chain.process(0, polled.batch)))
         if polled.finished:
@@ -175,8 +177,16 @@ class StageTask:
             self._advance()
         return not self.idle
 
-    def _source_watermark(self, reader: SourceReader) -> None:
+    def _tell_idle(self, is_idle: bool) -> None:
+        """Ahead of the rows that end an idle stretch, say that this subtask counts again."""
+        if is_idle != self._told_idle:
+            self._told_idle = is_idle
+            self._work.append(iter([Watermark(IDLE if is_idle else max(self._watermark, AWAKE))]))
+
+    def _source_watermark(self, reader: Reader) -> None:
         """Pass the source's watermark on, now and then: closing windows has a price, even when nothing closes."""
+        if self._told_idle:
+            return
         now_ms = self._now_ms()
         if now_ms - self._watermark_at >= WATERMARK_INTERVAL_MS and reader.watermark > self._watermark:
             self._watermark_at = now_ms
@@ -268,8 +278,9 @@ class StageTask:
     # -- outputs ---------------------------------------------------------------------------------------------------
 
     def _watermarks(self, timestamp: int) -> Work:
-        self._watermark = max(self._watermark, timestamp)
-        yield from self.chain.watermark(timestamp)
+        if timestamp > max(self._watermark, AWAKE):
+            self._watermark = timestamp
+            yield from self.chain.watermark(timestamp)
         yield Watermark(timestamp)
 
     def _closing(self) -> Work:

@@ -20,6 +20,7 @@ from tidegate.errors import InvalidUseError
 from tidegate.runtime.host import Launch, run_node
 
 RESULT = "node long, outcome string"
+STOPPED = "SparkStopped: the Spark session was stopped under the job; start the job again on a new one to go on"
 
 
 class SparkGang:
@@ -36,23 +37,27 @@ class SparkGang:
         """Submit the gang. ``on_exit`` gets ``None`` when every node returned, else what Spark said; from another thread."""
         group = f"tidegate-{launch.setup.plan.job}-gang-{launch.setup.gang}"
         self._group = group
+        if is_stopped(self._spark):
+            on_exit(STOPPED)
+            return
         self._thread = InheritableThread(target=self._run, args=(group, launch, on_exit))
         self._thread.daemon = True
         self._thread.start()
 
     def _run(self, group: str, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
-        self._spark.sparkContext.setJobGroup(group, f"tidegate job {launch.setup.plan.job}", interruptOnCancel=False)
-        rows = self._spark.range(0, self._parallelism, 1, self._parallelism)
         try:
+            about = f"tidegate job {launch.setup.plan.job}"
+            self._spark.sparkContext.setJobGroup(group, about, interruptOnCancel=False)
+            rows = self._spark.range(0, self._parallelism, 1, self._parallelism)
             rows.mapInArrow(_node_main(launch), RESULT, barrier=True).collect()
         except Exception as error:  # whatever Spark raises: the driver decides what it means
-            on_exit(_reason(error))
+            on_exit(STOPPED if is_stopped(self._spark) else _reason(error))
         else:
             on_exit(None)
 
     def cancel(self) -> None:
         """End what is still running, without waiting for it."""
-        if self._group is not None:
+        if self._group is not None and not is_stopped(self._spark):
             self._spark.sparkContext.cancelJobGroup(self._group)
 
     def join(self, timeout_s: float) -> bool:
@@ -98,6 +103,12 @@ def use_this_python(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """The session's context is gone: nothing can be submitted or cancelled any more."""
+    context: Any = spark.sparkContext
+    return context._jsc is None or bool(context._jsc.sc().isStopped())
 
 
 def slots(spark: SparkSession) -> int:

@@ -1,0 +1,64 @@
+"""What blocks in the leader's work: the log, sinks, garbage. Runs on executors; what it gives is an event for the coordinator."""
+
+from __future__ import annotations
+
+import logging
+
+from tidegate.core import events as ev
+from tidegate.core import orders as do
+from tidegate.core.retain import garbage
+from tidegate.errors import RetryableError, TidegateError
+from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.sinks import Publisher
+
+log = logging.getLogger("tidegate")
+
+
+class Chores:
+    """Performs orders that wait for the world. Each method blocks; no two of one executor run at once."""
+
+    def __init__(self, log_store: LogStore, publisher: Publisher) -> None:
+        self._log = log_store
+        self._publisher = publisher
+
+    def put(self, effect: do.PutEntry) -> ev.Event:
+        answer: ev.PutAnswer
+        try:
+            found = self._log.create(effect.entry)
+            answer = ev.Written() if found is None else ev.Conflict(found)
+        except RetryableError as error:
+            answer = ev.Unknown(str(error))
+        return ev.PutAnswered(effect.slot, effect.write_id, answer)
+
+    def read(self, from_slot: int) -> ev.Event:
+        return ev.LogRead(tuple(entry for entry in self._log.read() if entry.slot >= from_slot))
+
+    def write_hint(self, epoch: int) -> None:
+        try:
+            self._log.store.put(self._log.paths.latest, str(epoch).encode())
+        except TidegateError as error:
+            log.warning("the hint at the latest checkpoint could not be written: %s job=%s", error, self._log.paths.job)
+
+    def collect(self, effect: do.CollectGarbage) -> None:
+        paths, store = self._log.paths, self._log.store
+        try:
+            listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
+            store.delete(garbage(paths, listed, effect.keep, effect.bound))
+        except TidegateError as error:
+            log.warning("garbage was left for the next time: %s job=%s", error, self._log.paths.job)
+
+    def publish(self, effect: do.Publish) -> ev.Event:
+        try:
+            self._publisher.publish(effect.committables)
+        except RetryableError as error:
+            return ev.PublishFailed(effect.epoch, str(error))
+        return ev.Published(effect.epoch)
+
+    def hide(self, effect: do.Hide) -> ev.Event:
+        # A start without state needs no more than this: sinks that show rows were refused or cleared before (``everything``),
+        # and what lower gangs staged is swept at every start.
+        try:
+            self._publisher.hide(effect.committables)
+        except RetryableError as error:
+            return ev.HideFailed(effect.gang, str(error))
+        return ev.Hidden(effect.gang)

@@ -1,0 +1,294 @@
+"""One subtask's share of a source that never ends: several splits read in turn, new ones found on the way.
+
+Splits are known by their ids, not by their place in a list: the list grows. A split with an end waits until those ahead of it
+have been read; splits without an end are all open at once and take turns. What was read to its end is remembered by a hash of
+its id, so a checkpoint grows by sixteen characters per file and not by its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast, runtime_checkable
+
+from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.plan.connector import Json, Offset, Polled, Source, Split, SplitReader
+from tidegate.runtime.operator import Frozen, Restored
+from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader, SourceReader
+
+DISCOVERY_INTERVAL_MS = 200
+IDLE_TIMEOUT_MS = 1_000
+MARK_BYTES = 12
+
+
+@runtime_checkable
+class Discovering(Protocol):
+    """A source whose splits appear while it is read. Its splits have an end."""
+
+    def discover(self, is_new: Callable[[str], bool]) -> Sequence[Split]:
+        """The splits for whose id ``is_new`` says yes, in reading order. Called on a node, now and then; blocks on a listing."""
+
+
+def open_reader(
+    name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int, now_ms: Callable[[], int]
+) -> Reader:
+    """The reader that suits the source."""
+    if source.bounded:
+        return SourceReader(name, source, splits, subtask, parallelism)
+    return ContinuousReader(name, source, splits, subtask, parallelism, now_ms)
+
+
+@dataclass(slots=True)
+class OpenSplit:
+    """A split that is being read. ``active_ms`` is when it last brought something."""
+
+    split: Split
+    reader: SplitReader
+    highest: int | None
+    active_ms: int
+
+
+class ContinuousReader:
+    """Takes turns between splits. Used by the loop thread only."""
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        splits: Sequence[Split],
+        subtask: int,
+        parallelism: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._discovering = source if isinstance(source, Discovering) else None
+        self._subtask = subtask
+        self._parallelism = parallelism
+        self._now_ms = now_ms
+        self._idle_after_ms: int = getattr(source, "idle_timeout_ms", IDLE_TIMEOUT_MS)
+        self._given = splits
+        # A list that never grows is dealt out evenly; one that grows goes by a hash, the same on every node.
+        self._places = {mark(split.id): place for place, split in enumerate(splits)}
+        self._seen: set[str] = set()
+        self._done = bytearray()
+        self._done_text = ""
+        self._resume: dict[str, tuple[Offset, int | None]] = {}
+        self._turns: deque[OpenSplit] = deque()
+        self._waiting: deque[Split] = deque()
+        self._reached = BEGINNING_OF_TIME
+        self._top: int | None = None
+        self._active_ms = now_ms()
+        self._discovery_due_ms = 0
+        self._begun = False
+        self._draining = False
+        self._rows_before = 0
+        self.rows_read = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows read for this subtask's part of the job, by earlier gangs too."""
+        return self._rows_before + self.rows_read
+
+    @property
+    def finished(self) -> bool:
+        """No more is to be read: the job drains, or a source whose splits are all known has given everything."""
+        if self._draining:
+            return True
+        return self._begun and self._discovering is None and not self._turns and not self._waiting
+
+    @property
+    def idle(self) -> bool:
+        """Nothing has come for a while, so this subtask should not hold back the watermark of others."""
+        if self._waiting or self.finished:
+            return False
+        return self._is_idle(self._active_ms) and all(self._is_idle(each.active_ms) for each in self._turns)
+
+    def _is_idle(self, active_ms: int) -> bool:
+        return self._now_ms() - active_ms >= self._idle_after_ms
+
+    def drain(self) -> None:
+        """Read no more."""
+        self._draining = True
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def poll(self, max_rows: int) -> Polled:
+        """The next rows of the split whose turn it is; without rows when no split has any now."""
+        self._take_new()
+        for _ in range(len(self._turns)):
+            polled = self._poll_next(max_rows)
+            if polled.rows:
+                return Polled(polled.batch, polled.rows, polled.highest, self.finished)
+        return Polled(None, finished=self.finished)
+
+    def _poll_next(self, max_rows: int) -> Polled:
+        current = self._turns.popleft()
+        polled = current.reader.poll(max_rows)
+        self.rows_read += polled.rows
+        if polled.rows or polled.highest is not None:
+            self._active_ms = current.active_ms = self._now_ms()
+        self._note_time(current, polled.highest)
+        if polled.finished:
+            current.reader.close()
+            self._remember(mark(current.split.id))
+            self._open_waiting()
+        else:
+            self._turns.append(current)
+        return polled
+
+    def _note_time(self, current: OpenSplit, highest: int | None) -> None:
+        if highest is None:
+            return
+        current.highest = highest if current.highest is None else max(current.highest, highest)
+        bound = highest - self._source.out_of_orderness
+        self._top = bound if self._top is None else max(self._top, bound)
+
+    def _take_new(self) -> None:
+        now_ms = self._now_ms()
+        if not self._begun:
+            self._begun = True
+            self._add(self._given)
+        if self._discovering is not None and now_ms >= self._discovery_due_ms:
+            self._add(self._discovering.discover(self._is_new))
+            self._discovery_due_ms = self._now_ms() + DISCOVERY_INTERVAL_MS
+        self._refuse_lost()
+
+    def _is_new(self, split_id: str) -> bool:
+        return split_id not in self._seen and self._owns(mark(split_id))
+
+    def _owns(self, mark_: bytes) -> bool:
+        place = self._places.get(mark_) if self._discovering is None else int.from_bytes(mark_[:8], "little")
+        return place is not None and place % self._parallelism == self._subtask
+
+    def _add(self, splits: Sequence[Split]) -> None:
+        """Line up the splits that are ours and not read yet, those that a checkpoint was in the middle of first."""
+        done = {bytes(self._done[at : at + MARK_BYTES]) for at in range(0, len(self._done), MARK_BYTES)}
+        fresh = [split for split in splits if self._is_new(split.id)]
+        self._seen.update(split.id for split in fresh)
+        wanted = [split for split in fresh if mark(split.id) not in done]
+        wanted.sort(key=lambda split: split.id not in self._resume)
+        for split in wanted:
+            if split.rows is None:
+                self._open(split)
+            else:
+                self._waiting.append(split)
+        self._open_waiting()
+
+    def _open_waiting(self) -> None:
+        """Of the splits with an end, one is open at a time."""
+        if self._waiting and not any(each.split.rows is not None for each in self._turns):
+            self._open(self._waiting.popleft())
+
+    def _open(self, split: Split) -> None:
+        offset, highest = self._resume.pop(split.id, (None, None))
+        self._turns.append(OpenSplit(split, self._source.open(split, offset), highest, self._now_ms()))
+
+    def _refuse_lost(self) -> None:
+        waiting = {split.id for split in self._waiting}
+        lost = sorted(split_id for split_id in self._resume if split_id not in waiting)
+        if lost:
+            raise InvalidUseError(
+                f"source {self._name!r} was in the middle of something that is no longer there: put it back, or start with "
+                f"restore='none' split={lost[0]}"
+            )
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    @property
+    def watermark(self) -> int:
+        """The minimum over the splits being read and waiting, idle ones left out; it never goes back."""
+        if self.finished:
+            return END_OF_TIME
+        times = [self._time_of(each) for each in self._turns if not self._is_idle(each.active_ms)]
+        times += [_lowest(split) for split in self._waiting]
+        if times:
+            self._reached = max(self._reached, min(times))
+        elif not self._turns and self._top is not None:
+            self._reached = max(self._reached, self._top)
+        return self._reached
+
+    def _time_of(self, each: OpenSplit) -> int:
+        if each.highest is None:
+            return _lowest(each.split)
+        return each.highest - self._source.out_of_orderness
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def freeze(self) -> Frozen:
+        """Every split that is being read with its offset, and what was read to its end."""
+        opened: dict[str, Json] = {each.split.id: [each.reader.offset, each.highest] for each in self._turns}
+        opened |= {split_id: list(place) for split_id, place in self._resume.items()}
+        if len(self._done_text) * 3 != len(self._done) * 4:
+            self._done_text = base64.b64encode(self._done).decode()
+        return Frozen(
+            {
+                "continuous": True,
+                "rows": self.rows,
+                "open": opened,
+                "done": self._done_text,
+                "reached": self._reached,
+                "top": self._top,
+            }
+        )
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Go on where the subtasks of a checkpoint were, at whatever parallelism they had."""
+        for piece in pieces:
+            if piece.meta.get("continuous") is not True:
+                raise InvalidUseError(
+                    f"source {self._name!r} had an end in the checkpoint and has none now: start with restore='none'"
+                )
+            self._restore_splits(piece)
+        if self._subtask == 0:
+            self._rows_before = sum(cast(int, piece.meta["rows"]) for piece in pieces)
+        mine = [p for p in pieces if p.subtask == self._subtask] if len(pieces) == self._parallelism else pieces
+        self._reached = min((cast(int, p.meta["reached"]) for p in mine), default=BEGINNING_OF_TIME)
+        tops = [cast("int | None", p.meta["top"]) for p in mine]
+        self._top = None if None in tops else min((top for top in tops if top is not None), default=None)
+
+    def _restore_splits(self, piece: Restored) -> None:
+        for split_id, place in cast("dict[str, tuple[Offset, int | None]]", piece.meta["open"]).items():
+            if self._discovering is None and mark(split_id) not in self._places:
+                raise InvalidUseError(
+                    f"the input of source {self._name!r} is not what the checkpoint was reading: put it back, or start with "
+                    f"restore='none' split={split_id}"
+                )
+            if self._owns(mark(split_id)):
+                offset, highest = place
+                self._resume[split_id] = (offset, highest)
+        for each in marks(piece.meta["done"]):
+            if self._owns(each):
+                self._remember(each)
+
+    def _remember(self, mark_: bytes) -> None:
+        self._done += mark_
+
+    def close(self) -> None:
+        """Let go of the open splits."""
+        while self._turns:
+            self._turns.popleft().reader.close()
+
+
+def _lowest(split: Split) -> int:
+    return BEGINNING_OF_TIME if split.lowest is None else split.lowest
+
+
+def mark(split_id: str) -> bytes:
+    """A hash of a split's id: who reads it, and whether it was read."""
+    return hashlib.blake2b(split_id.encode(), digest_size=MARK_BYTES).digest()
+
+
+def marks(text: Json) -> list[bytes]:
+    """The hashes of the splits that were read to their end."""
+    try:
+        data = base64.b64decode(cast(str, text), validate=True)
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise CorruptDataError(f"a source's list of what was read is not base64: {error}") from error
+    if len(data) % MARK_BYTES:
+        raise CorruptDataError(f"a source's list of what was read is cut off bytes={len(data)}")
+    return [data[at : at + MARK_BYTES] for at in range(0, len(data), MARK_BYTES)]

@@ -1,0 +1,67 @@
+"""A watched directory in whole jobs: rows arrive once, idle subtasks hold nobody back, resumes read on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from threads import start, until
+
+import tidegate as tg
+
+
+def put(folder: Path, name: str, first: int, rows: int) -> None:
+    folder.mkdir(exist_ok=True)
+    numbers = range(first, first + rows)
+    table = pa.table({"ts": [n * 10 for n in numbers], "key": [n % 5 for n in numbers], "n": list(numbers)})
+    pq.write_table(table, folder / f"_{name}")
+    os.rename(folder / f"_{name}", folder / name)
+
+
+def numbers(out: Path) -> list[int]:
+    return sorted(pq.read_table(out).column("n").to_pylist()) if any(out.glob("*.parquet")) else []
+
+
+def copied(source: Path, out: Path) -> tg.Pipeline:
+    stream = tg.read_parquet(source, event_time="ts", continuous=True)
+    return tg.Pipeline("copy", stream.filter(tg.col("n") >= 0).write_parquet(out))
+
+
+def test_rows_of_files_that_appear_are_there_once_after_resumes_at_other_parallelisms(tmp_path: Path) -> None:
+    source, out, store = tmp_path / "in", tmp_path / "out", tmp_path / "store"
+    expected = 0
+    for run, parallelism in enumerate((2, 3, 1)):
+        put(source, f"{run}-a.parquet", expected, 500)
+        job = start(copied(source, out), store, parallelism)
+        put(source, f"{run}-b.parquet", expected + 500, 300)
+        expected += 800
+        until(lambda: len(numbers(out)) >= expected, job)  # noqa: B023
+        job.stop()
+        assert job.status == "STOPPED"
+        assert numbers(out) == list(range(expected))
+
+
+def test_windows_close_although_a_subtask_has_no_file_and_through_a_second_exchange(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    put(source, "a.parquet", 0, 400)
+    stream = tg.read_parquet(source, event_time="ts", continuous=True, idle_timeout="100ms")
+    per_key = stream.key_by("key").window(tg.tumbling("1s")).aggregate(rows=tg.count())
+    total = per_key.with_columns(one=1).key_by("one").window(tg.tumbling("1s")).aggregate(n=tg.sum("rows"))
+    job = start(tg.Pipeline("windows", total.write_parquet(out)), tmp_path / "store", 3)
+    # The last row is at 3990 ms, so the window that ends at 3000 closes, and with it the one behind it.
+    until(lambda: numbers(out)[:2] == [100, 100], job)
+    job.stop()
+
+
+def test_draining_a_watched_directory_gives_everything_that_was_read(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    put(source, "a.parquet", 0, 100)
+    stream = tg.read_parquet(source, event_time="ts", continuous=True)
+    counts = stream.key_by("key").window(tg.tumbling("1h")).aggregate(n=tg.count())
+    job = start(tg.Pipeline("drained", counts.write_parquet(out)), tmp_path / "store", 2)
+    until(lambda: job.metrics()["rows_in"] == 100, job)
+    job.stop(drain=True)
+    assert job.status == "FINISHED"
+    assert numbers(out) == [20] * 5

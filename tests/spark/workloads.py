@@ -1,0 +1,194 @@
+"""The pipelines of these tests, and the same results in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from paced import PacedSource
+
+import tidegate as tg
+from tidegate import col
+from tidegate.connectors.parquet import ParquetSource
+from tidegate.testing.crash import assert_same_rows, read_output
+
+BIDS, PEOPLE = 60_000, 12_000
+KEYS = 300
+ROWS_PER_SECOND = 400
+FILES = 4
+GROUP_ROWS = 2_500
+JITTER_MS = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Where the input is."""
+
+    bids: Path
+    people: Path
+
+
+def make_data(folder: Path) -> Data:
+    """Rows in order of time but for some jitter, in several files of several row groups."""
+    data = Data(folder / "bids", folder / "people")
+    _write(data.bids, BIDS, ROWS_PER_SECOND, seed=1, value="value")
+    _write(data.people, PEOPLE, ROWS_PER_SECOND * PEOPLE / BIDS, seed=2, value="weight")
+    return data
+
+
+def _write(folder: Path, rows: int, per_second: float, seed: int, value: str) -> None:
+    folder.mkdir()
+    dice = np.random.default_rng(seed)
+    times = (np.arange(rows) * 1000 / per_second).astype("i8") + dice.integers(0, JITTER_MS, rows)
+    table = pa.table(
+        {
+            "ts": times,
+            "key": dice.integers(0, KEYS, rows),
+            value: dice.random(rows) * 100,
+            "kind": dice.integers(0, 4, rows).astype("i1"),
+        }
+    )
+    per_file = rows // FILES
+    for number in range(FILES):
+        part = table.slice(number * per_file, per_file)
+        pq.write_table(part, folder / f"part-{number}.parquet", row_group_size=GROUP_ROWS)
+
+
+def read(folder: Path, seconds: float | None, parallelism: int) -> tg.Stream:
+    """Rows of these files, at full speed or over some seconds."""
+    if seconds is None:
+        return tg.read_parquet(folder, event_time="ts", out_of_orderness="2s")
+    source = ParquetSource(folder, event_time="ts", out_of_orderness="2s")
+    return tg.from_source(PacedSource(source, seconds, parallelism))
+
+
+# -- pipelines and what they must give -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``build`` gives one stream per sink; ``queries`` the same in SQL over the views bids and people."""
+
+    name: str
+    build: Callable[[tg.Stream, tg.Stream], Sequence[tg.Stream]]
+    queries: Sequence[str]
+    close: Sequence[str] = ()
+    needs_people: bool = False
+
+    def pipeline(self, data: Data, out: Path, *, seconds: float | None = None, parallelism: int = 1) -> tg.Pipeline:
+        bids = read(data.bids, seconds, parallelism)
+        people = read(data.people, seconds, parallelism) if self.needs_people else bids
+        streams = self.build(bids, people)
+        return tg.Pipeline(self.name, *(s.write_parquet(out / f"{i}") for i, s in enumerate(streams)))
+
+    def rows_in(self) -> int:
+        return BIDS + (PEOPLE if self.needs_people else 0)
+
+    def check(self, data: Data, out: Path) -> None:
+        """Every sink has exactly the rows that DuckDB gives."""
+        for number, query in enumerate(self.queries):
+            expected = sql(data, query)
+            close = [name for name in self.close if name in expected.column_names]
+            assert_same_rows(read_output(out / f"{number}"), expected, close=close)
+
+
+def sql(data: Data, query: str) -> pa.Table:
+    """What DuckDB says."""
+    with duckdb.connect() as connection:
+        connection.execute("SET threads=1")
+        for name, folder in (("bids", data.bids), ("people", data.people)):
+            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM '{folder}/*.parquet'")
+        found: Any = connection.sql(query).to_arrow_table()
+        return found
+
+
+def _tumbling(bids: tg.Stream, _: tg.Stream) -> list[tg.Stream]:
+    windows = bids.filter(col("kind") != 0).key_by("key").window(tg.tumbling("10s"))
+    return [windows.aggregate(n=tg.count(), total=tg.sum("value"), peak=tg.max("value"))]
+
+
+def _sliding(bids: tg.Stream, _: tg.Stream) -> list[tg.Stream]:
+    windows = bids.key_by("kind", "key").window(tg.sliding("20s", "5s"))
+    return [windows.aggregate(n=tg.count(), low=tg.min("value"), average=tg.mean("value"))]
+
+
+def _join(bids: tg.Stream, people: tg.Stream) -> list[tg.Stream]:
+    left, right = bids.select("ts", "key", "value"), people.select("ts", "key", "weight")
+    return [left.join(right, on="key", window=tg.tumbling("10s")).select("key", "window_start", "value", "weight")]
+
+
+def _union(bids: tg.Stream, people: tg.Stream) -> list[tg.Stream]:
+    other = people.select("ts", "key", "kind", value=col("weight"))
+    both = bids.select("ts", "key", "kind", "value").union(other)
+    return [both.key_by("key").window(tg.tumbling("10s")).aggregate(n=tg.count(), total=tg.sum("value"))]
+
+
+def _two_sinks(bids: tg.Stream, _: tg.Stream) -> list[tg.Stream]:
+    per_kind = bids.key_by("kind").window(tg.tumbling("5s")).aggregate(n=tg.count(), peak=tg.max("value"))
+    return [per_kind, bids.filter(col("value") < 50).with_columns(cents=col("value") * 100)]
+
+
+def _two_copies(bids: tg.Stream, _: tg.Stream) -> list[tg.Stream]:
+    return [bids.select("ts", "key", "value"), bids.filter(col("kind") == 1).select("ts", "key", "value")]
+
+
+TEN = "ts // 10000 * 10000"
+TUMBLING = Workload(
+    "tumbling",
+    _tumbling,
+    [
+        f"""SELECT key, {TEN} AS window_start, {TEN} + 10000 AS window_end, count(*) AS n, sum(value) AS total,
+                   max(value) AS peak FROM bids WHERE kind <> 0 GROUP BY ALL"""
+    ],
+    close=["total"],
+)
+SLIDING = Workload(
+    "sliding",
+    _sliding,
+    [
+        """SELECT kind, key, s AS window_start, s + 20000 AS window_end, count(*) AS n, min(value) AS low,
+                  avg(value) AS average
+           FROM (SELECT *, unnest([ts // 5000 * 5000 - i * 5000 FOR i IN range(4)]) AS s FROM bids) GROUP BY ALL"""
+    ],
+    close=["average"],
+)
+JOIN = Workload(
+    "join",
+    _join,
+    [
+        """SELECT b.key, b.ts // 10000 * 10000 AS window_start, value, weight FROM bids b JOIN people p
+           ON b.key = p.key AND b.ts // 10000 = p.ts // 10000"""
+    ],
+    needs_people=True,
+)
+UNION = Workload(
+    "union",
+    _union,
+    [
+        f"""SELECT key, {TEN} AS window_start, {TEN} + 10000 AS window_end, count(*) AS n, sum(value) AS total
+            FROM (SELECT ts, key, value FROM bids UNION ALL SELECT ts, key, weight FROM people) GROUP BY ALL"""
+    ],
+    close=["total"],
+    needs_people=True,
+)
+TWO_SINKS = Workload(
+    "two_sinks",
+    _two_sinks,
+    [
+        """SELECT kind, ts // 5000 * 5000 AS window_start, window_start + 5000 AS window_end, count(*) AS n,
+                  max(value) AS peak FROM bids GROUP BY ALL""",
+        "SELECT *, value * 100 AS cents FROM bids WHERE value < 50",
+    ],
+)
+TWO_COPIES = Workload(
+    "two_copies",
+    _two_copies,
+    ["SELECT ts, key, value FROM bids", "SELECT ts, key, value FROM bids WHERE kind = 1"],
+)
+WORKLOADS = [TUMBLING, SLIDING, JOIN, UNION, TWO_SINKS]

@@ -1,0 +1,87 @@
+"""What bounds an unaligned checkpoint, and what is never unaligned."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pressure import TIMEOUT_MS, found_windows, gate_before_aggregation, last, took_unaligned, wait_for, windows
+
+from tidegate.api.job import Job
+from tidegate.errors import CheckpointAbortedError
+
+
+def checkpoint_in_background(job: Job, pool: ThreadPoolExecutor, *, savepoint: str | None = None) -> object:
+    return pool.submit(job.savepoint, savepoint) if savepoint else pool.submit(job.checkpoint)
+
+
+def test_more_data_in_flight_than_allowed_aborts_that_checkpoint_and_names_the_channel(tmp_path: Path) -> None:
+    scene = gate_before_aggregation(tmp_path)
+    job = scene.start(max_inflight_bytes=1_000)
+    scene.paused_everywhere(job)
+    with pytest.raises(CheckpointAbortedError, match=r"too much data in flight.*channel=input 0.*limit=1000"):
+        job.checkpoint("20s")
+    aborted = job.checkpoints()[-1]
+    assert aborted["status"] == "aborted"
+    stage = scene.pipeline.physical(2).stages[1].name
+    assert stage in aborted["reason"], "the reason says which operator's input it was"
+    assert job.status == "RUNNING"
+    scene.complete(job)
+    assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())
+
+
+def test_the_checkpoint_after_one_with_too_much_in_flight_commits(tmp_path: Path) -> None:
+    """Nothing of the aborted one is left over: the next is aligned, and a crash after it is exact."""
+    scene = gate_before_aggregation(tmp_path)
+    with scene.running(max_inflight_bytes=1_000) as job:
+        scene.paused_everywhere(job)
+        with pytest.raises(CheckpointAbortedError):
+            job.checkpoint("20s")
+        scene.gates[0].open()
+        wait_for("the rows to pass", lambda: sum(b.num_rows for b in scene.gates[0].passed) == 240)
+        job.checkpoint("20s")
+        assert last(job)["inflight_events"] == 0
+    assert found_windows(scene.finish().collect()) == windows(scene.sources[0].all_rows())
+
+
+@pytest.mark.parametrize("kind", ["savepoint", "never"])
+def test_savepoints_and_never_wait_however_long_it_takes(tmp_path: Path, kind: str) -> None:
+    scene = gate_before_aggregation(tmp_path)
+    job = scene.start(**({"unaligned": "never"} if kind == "never" else {}))
+    scene.paused_everywhere(job)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(job.savepoint, "kept") if kind == "savepoint" else pool.submit(job.checkpoint)
+        time.sleep(4 * TIMEOUT_MS / 1000)  # it must not be done however long one waits
+        assert not asked.done()
+        scene.gates[0].open()
+        epoch = asked.result(20)
+    record = last(job)
+    assert (record["epoch"], record["unaligned"], record["inflight_events"]) == (epoch, False, 0)
+    scene.complete(job)
+    assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())
+
+
+def test_always_does_not_wait_at_all(tmp_path: Path) -> None:
+    """Barriers overtake from the source on: the alignment timeout plays no part."""
+    scene = gate_before_aggregation(tmp_path)
+    with scene.running(unaligned="always", alignment_timeout="50s") as job:
+        scene.paused_everywhere(job)
+        begun = time.monotonic()
+        took_unaligned(job)
+        assert time.monotonic() - begun < 1.0
+    assert found_windows(scene.finish().collect()) == windows(scene.sources[0].all_rows())
+
+
+def test_auto_without_pressure_stays_aligned(tmp_path: Path) -> None:
+    scene = gate_before_aggregation(tmp_path)
+    scene.gates[0].open()
+    job = scene.start(alignment_timeout="20s")
+    scene.paused_everywhere(job)
+    job.checkpoint("20s")
+    assert (last(job)["unaligned"], last(job)["inflight_events"]) == (False, 0)
+    scene.complete(job)
+    assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())
+    assert not [t for t in threading.enumerate() if t.name.startswith("node0-upload")]
