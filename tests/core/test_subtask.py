@@ -19,7 +19,16 @@ from tidegate.core.effects import (
     SnapshotComplete,
 )
 from tidegate.core.input import BEGINNING_OF_TIME
-from tidegate.core.messages import Barrier, CheckpointBarrier, Control, End, Event, StreamMessage, Watermark
+from tidegate.core.messages import (
+    IDLE,
+    Barrier,
+    CheckpointBarrier,
+    Control,
+    End,
+    Event,
+    StreamMessage,
+    Watermark,
+)
 from tidegate.core.subtask import Subtask
 from tidegate.errors import InFlightBufferTooLarge, InvalidUseError, ProtocolError
 
@@ -242,7 +251,7 @@ def test_data_watermarks_signals_and_ends_pass_through() -> None:
     task.receive(0, END)
     task.receive(1, END)
     assert task.queued(0) == 1
-    assert run(task) == [Ended()]
+    assert run(task) == [AdvanceWatermark(IDLE), Ended()]
     assert task.ended
 
 

@@ -26,7 +26,17 @@ from tidegate.core.effects import (
     Process,
     UnalignedSnapshot,
 )
-from tidegate.core.messages import Barrier, CheckpointBarrier, Control, End, Event, StreamMessage, Watermark
+from tidegate.core.messages import (
+    AWAKE,
+    IDLE,
+    Barrier,
+    CheckpointBarrier,
+    Control,
+    End,
+    Event,
+    StreamMessage,
+    Watermark,
+)
 from tidegate.core.unaligned import UnalignedCheckpointer
 from tidegate.errors import (
     BarrierOverlap,
@@ -685,6 +695,38 @@ def test_an_idle_input_does_not_hold_back_the_watermark_and_never_turns_it_back(
     assert fan.watermark == 10
     assert fan.idle(0, True) == []
     assert fan.idle(1, True) == []
+
+
+def test_an_input_that_says_it_is_idle_is_not_waited_for_until_it_wakes() -> None:
+    fan = Fan([0, 1])
+    give(fan, 0, Watermark(IDLE))
+    assert run(fan) == []
+    give(fan, 1, Watermark(10))
+    assert run(fan) == [AdvanceWatermark(10)]
+    give(fan, 0, Watermark(AWAKE))
+    give(fan, 1, Watermark(20))
+    assert run(fan) == []
+    give(fan, 0, Watermark(15))
+    assert run(fan) == [AdvanceWatermark(15)]
+
+
+def test_a_fan_in_without_active_inputs_says_so_once_and_says_when_it_wakes() -> None:
+    fan = Fan([0, 1])
+    give(fan, 0, Watermark(10), Watermark(IDLE))
+    give(fan, 1, Watermark(10), Watermark(IDLE), Watermark(IDLE))
+    assert run(fan) == [AdvanceWatermark(10), AdvanceWatermark(IDLE)]
+    assert fan.watermark == 10
+    give(fan, 0, Watermark(AWAKE))
+    assert run(fan) == [AdvanceWatermark(10)]
+
+
+def test_the_end_of_the_last_active_input_makes_the_fan_in_idle() -> None:
+    fan = Fan([0, 1])
+    give(fan, 0, Watermark(IDLE))
+    give(fan, 1, END)
+    assert run(fan) == [AdvanceWatermark(IDLE)]
+    give(fan, 0, Watermark(7))
+    assert run(fan) == [AdvanceWatermark(7)]
 
 
 # -- control signals -----------------------------------------------------------------------------------------

@@ -253,6 +253,7 @@ class World:
         self.doomed: list[Actor] = []
         self.passes: Callable[[str, int, Any], bool] = lambda way, node, message: True
         self.gangs = 0
+        self.pace_ms = 12
         self._exit: Callable[[str | None], None] = lambda why: None
         self.leader: Leader
         self.leading: Actor
@@ -326,7 +327,7 @@ class World:
         choices = list(self._choices())
         if choices:
             self.random.choice(choices)()
-            self.clock.at_ms += self.random.random() < 0.3
+            self.clock.at_ms += self.random.randrange(self.pace_ms)
         else:
             self._sleep()
         self._bury()
@@ -339,9 +340,10 @@ class World:
         for actor in self._actors():
             if actor.alive and actor.mailbox.is_ready:
                 yield actor.mailbox.turn
-            for name in sorted(actor.threads.executors):
-                if actor.threads.executors[name].waiting:
-                    yield actor.threads.executors[name].run_one
+            queues = {name: queue for name, queue in actor.threads.executors.items() if queue.waiting}
+            # An upload waits for what the sinks of its node stage, and here nobody can wait.
+            staging = any(name.startswith("sink-") for name in queues)
+            yield from (queues[name].run_one for name in sorted(queues) if name != "upload" or not staging)
 
     def _sleep(self) -> None:
         """Nothing to do: go to the next time anybody waits for."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidegate.connectors.parquet import ParquetSource
 from tidegate.plan.connector import Offset, Polled, Split, SplitReader
 
+
 @dataclass(slots=True)
 class Pace:
     """When the next batch may come; one per subtask."""

@@ -9,8 +9,10 @@ from pyspark.sql import SparkSession
 from workloads import WORKLOADS, Data, Workload
 
 import tidegate as tg
+from tidegate.spark import daemon
 from tidegate.testing.crash import kill_at_random, wait_for_checkpoints
 
+CONF = daemon.CONF  # many kills here: new workers should be quick
 WIDTHS = [1, 2, 4]
 SECONDS = 2.5
 KILLS = 2

@@ -32,6 +32,8 @@ from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.transport import ChannelId, Transport
 
 IDLE_SOURCE_WAIT_MS = 10
+WINDOW_BYTES_MIN = 1 << 20
+"""A channel gets this much credit, however many there are, unless all of them together were given less."""
 STEPS_PER_TURN = 16
 
 Action = Callable[[], None]
@@ -163,7 +165,8 @@ class Node:
     # -- channels --------------------------------------------------------------------------------------------------
 
     def _connect(self, addresses: dict[int, str]) -> None:
-        window = max(1 << 20, self._setup.credit_bytes // max(1, len(self._assembly.inbound)))
+        credit_bytes = self._setup.credit_bytes
+        window = max(min(WINDOW_BYTES_MIN, credit_bytes), credit_bytes // max(1, len(self._assembly.inbound)))
         for channel, (task, output_id) in self._assembly.outbound.items():
             if channel.receiver == self._setup.node:
                 target, input_id = self._assembly.inbound[channel]

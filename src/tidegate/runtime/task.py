@@ -127,9 +127,9 @@ class StageTask:
             return False
         if self.reader is not None:
             return self._read(self.reader)
-        effects = self.protocol.poll()
-        self.perform(effects)
-        return bool(effects)
+        has_turn = self.protocol.has_turn  # a turn may have no effect: a barrier that is held until the others come
+        self.perform(self.protocol.poll())
+        return has_turn
 
     def _room(self) -> bool:
         for queue in self.protocol.outputs.values():

@@ -4,7 +4,10 @@ them.
 Nulls are SQL's: ``sum``, ``min``, ``max`` and ``mean`` pass over them and give null when there is nothing
 else; ``count(column)`` counts what is not null, ``count()`` counts rows. A null key is a key like any other.
 ``min`` and ``max`` pass over NaN unless there is nothing else. An integer sum that leaves 64 bits is an
-error, never a wrapped number.
+error, never a wrapped number. ``first`` and ``last`` go by event time and pass over nulls too; of several
+values at the same time ``first`` gives the smallest and ``last`` the largest, so that the order in which rows
+come never matters. ``count_distinct`` is exact: partials have one row per key and different value, and are
+counted at the end.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,9 +24,10 @@ from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import Aggregate
 
 WINDOW = "__window"
+END = "__end"
 ROWS = "__rows"
 
-Function: TypeAlias = Literal["count_all", "count", "sum", "min", "max"]
+Function: TypeAlias = Literal["count_all", "count", "sum", "min", "max", "first", "last"]
 Call: TypeAlias = tuple[str | list[str], str]
 
 _I64_LIMIT = 1 << 63
@@ -32,6 +37,9 @@ _FUNCTIONS: dict[str, tuple[tuple[str, Function], ...]] = {
     "min": (("lo", "min"),),
     "max": (("hi", "max"),),
     "mean": (("s", "sum"), ("n", "count")),
+    "first": (("v", "first"),),
+    "last": (("v", "last"),),
+    "count_distinct": (),
 }
 
 
@@ -57,6 +65,53 @@ class Part:
         """True for sums of values; counts are bounded by the rows there are."""
         return self.function == "sum"
 
+    @property
+    def by_time(self) -> bool:
+        """True for a value that is chosen by its event time, which is kept in a column of its own."""
+        return self.function in ("first", "last")
+
+    @property
+    def time(self) -> str:
+        """The column with the event time of a value that is chosen by it."""
+        return f"{self.name.removesuffix('__v')}__t"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the partials that belong to this."""
+        return (self.name, self.time) if self.by_time else (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns partials have: ``lead`` (where in time), the keys, the values that are told apart, the
+    parts."""
+
+    keys: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    lead: tuple[str, ...] = (WINDOW,)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts, in the order of their columns."""
+        return parts_of(self.aggregates)
+
+    @property
+    def distinct(self) -> dict[str, str]:
+        """The columns of values to be counted once, with the columns of the rows that they come from."""
+        return {
+            f"{each.name}__d": str(each.column) for each in self.aggregates if each.function == "count_distinct"
+        }
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """What tells one partial from another."""
+        return (*self.lead, *self.keys, *self.distinct)
+
+    @property
+    def names(self) -> list[str]:
+        """All columns, in order."""
+        return [*self.by, *(name for part in self.parts for name in part.columns)]
+
 
 def parts_of(aggregates: Sequence[Aggregate]) -> tuple[Part, ...]:
     """The partial columns of these aggregates, in their order.
@@ -74,11 +129,21 @@ def rows_column(aggregates: Sequence[Aggregate]) -> str:
     return next(part.name for part in parts_of(aggregates) if part.function == "count_all")
 
 
-def partial_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], input: pa.Schema) -> pa.Schema:
-    """The columns of partial aggregates: the window's (or pane's) start, the keys, then the parts."""
-    fields = [pa.field(WINDOW, pa.int64())]
+def partial_schema(
+    keys: Sequence[str],
+    aggregates: Sequence[Aggregate],
+    input: pa.Schema,
+    lead: tuple[str, ...] = (WINDOW,),
+) -> pa.Schema:
+    """The columns of partial aggregates: where in time they are, the keys, values told apart, the parts."""
+    layout = Layout(tuple(keys), tuple(aggregates), lead)
+    fields = [pa.field(name, pa.int64()) for name in lead]
     fields += [pa.field(key, plain(_field(input, key).type)) for key in keys]
-    fields += [pa.field(part.name, _part_type(part, input)) for part in parts_of(aggregates)]
+    fields += [pa.field(name, _distinct_type(column, input)) for name, column in layout.distinct.items()]
+    for part in layout.parts:
+        fields.append(pa.field(part.name, _part_type(part, input)))
+        if part.by_time:
+            fields.append(pa.field(part.time, pa.int64()))
     names = [field.name for field in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -148,17 +213,68 @@ def fitted(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def merge_partials(
-    batches: Sequence[pa.RecordBatch], keys: Sequence[str], parts: Sequence[Part]
-) -> pa.RecordBatch:
-    """One row per window and key, of all these partials. The batches share one schema."""
+def merge_partials(batches: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
+    """One row per window, key and value told apart, of all these partials. The batches share one schema."""
     table = pa.Table.from_batches(batches)
+    return fitted(merged_columns(table, layout.by, layout.parts), batches[0].schema)
+
+
+def counted_partials(batches: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
+    """One row per window and key: as ``merge_partials``, with values told apart counted."""
+    if not layout.distinct:
+        return merge_partials(batches, layout)
+    table = pa.Table.from_batches(batches)
+    by = (*layout.lead, *layout.keys)
+    counts: list[Call] = [(name, "count_distinct") for name in layout.distinct]
+    columns = merged_columns(table, by, layout.parts, counts)
+    names = [*by, *layout.distinct, *layout.names[len(layout.by) :]]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def merged_columns(
+    table: pa.Table, by: Sequence[str], parts: Sequence[Part], counts: Sequence[Call] = ()
+) -> list[pa.Array]:
+    """Partials by these columns: the columns, then the results of ``counts``, then those of the parts."""
+    columns = {name: table.column(name) for name in (*by, *(str(name) for name, _ in counts))}
+    calls, orders = list(counts), {}
     for part in parts:
-        if part.may_overflow:
-            place = table.schema.get_field_index(part.name)
-            table = _with_column(table, place, summable(table.column(place)))
-    calls: list[Call] = [(part.name, part.merge) for part in parts]
-    return fitted(grouped(table, (WINDOW, *keys), calls), batches[0].schema)
+        if part.by_time:
+            orders[part.name], ranks = ranked(table.column(part.name), table.column(part.time))
+            columns[part.name] = ranks
+            calls.append((part.name, "min" if part.function == "first" else "max"))
+        else:
+            column = table.column(part.name)
+            columns[part.name] = summable(column) if part.may_overflow else column
+            calls.append((part.name, part.merge))
+    found = grouped(pa.table(columns), by, calls)
+    head = len(by) + len(counts)
+    values = found[:head]
+    for part, column in zip(parts, found[head:], strict=True):
+        if part.by_time:
+            rows = orders[part.name].take(column)
+            values += [taken(table.column(name), rows) for name in part.columns]
+        else:
+            values.append(column)
+    return values
+
+
+def ranked(values: pa.ChunkedArray, times: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """The rows in the order of time and value, and each row's place in it; null for a null value or time.
+
+    So the first of a group is the one with the smallest place, which every kind of grouping can find.
+    """
+    table = pa.table({"t": times, "v": values})
+    order = pc.sort_indices(table, sort_keys=[("t", "ascending"), ("v", "ascending")])
+    places = np.empty(len(order), np.int64)
+    places[order.to_numpy()] = np.arange(len(order))
+    valid = pc.and_(values.is_valid(), times.is_valid()).to_numpy()
+    return order, pa.array(places, mask=~valid)
+
+
+def taken(column: pa.ChunkedArray, rows: pa.Array) -> pa.Array:
+    """These rows of a column as one array."""
+    found = column.take(rows)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def results(partials: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> list[pa.Array]:
@@ -167,6 +283,8 @@ def results(partials: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> list[p
 
 
 def _result(partials: pa.RecordBatch, aggregate: Aggregate) -> pa.Array:
+    if aggregate.function == "count_distinct":
+        return partials.column(f"{aggregate.name}__d")
     parts = [partials.column(part.name) for part in _parts(aggregate)]
     if aggregate.function != "mean":
         return parts[0]
@@ -192,6 +310,8 @@ def _part_type(part: Part, input: pa.Schema) -> pa.DataType:
     if part.column is None or part.function == "count":
         return pa.int64()
     kind = _field(input, part.column).type
+    if part.by_time:
+        return _sortable(part, plain(kind))
     probe = pa.table({"k": pa.array([], pa.int64()), "v": pa.array([], work_type(part, kind))})
     try:
         result = grouped(probe, ("k",), [("v", part.function)])[1].type
@@ -201,13 +321,26 @@ def _part_type(part: Part, input: pa.Schema) -> pa.DataType:
     return pa.int64() if pa.types.is_integer(result) and part.function == "sum" else result
 
 
+def _sortable(part: Part, kind: pa.DataType) -> pa.DataType:
+    try:
+        ranked(pa.chunked_array([], kind), pa.chunked_array([], pa.int64()))
+    except (pa.ArrowException, TypeError) as error:
+        message = f"{part.function} does not work on {kind}: use another column column={part.column}"
+        raise InvalidUseError(message) from error
+    return kind
+
+
+def _distinct_type(column: str, input: pa.Schema) -> pa.DataType:
+    kind = plain(_field(input, column).type)
+    try:
+        grouped(pa.table({"k": pa.array([], pa.int64()), "v": pa.array([], kind)}), ("k", "v"), [("v", "count_distinct")])
+    except (pa.ArrowException, TypeError) as error:
+        message = f"count_distinct does not work on {kind}: use another column column={column}"
+        raise InvalidUseError(message) from error
+    return kind
+
+
 def _field(schema: pa.Schema, name: str) -> pa.Field:
     if schema.get_field_index(name) < 0:
         raise InvalidUseError(f"no such column, or more than one column={name} columns={schema.names}")
     return schema.field(name)
-
-
-def _with_column(table: pa.Table, place: int, column: pa.ChunkedArray) -> pa.Table:
-    return (
-        table if column is table.column(place) else table.set_column(place, table.field(place).name, column)
-    )

@@ -1,5 +1,5 @@
-"""The sender's half of a windowed aggregate: rows become partial results per pane and key before they are
-sent.
+"""The sender's half of an aggregate: rows become partial results per key, and per pane or session where there
+are windows, before they are sent.
 
 Rows are gathered until there are enough to make grouping worth its fixed cost, and leave with the next
 watermark, barrier or end at the latest. So nothing of it is ever state, and no partial comes behind a
@@ -8,7 +8,9 @@ watermark that its rows were ahead of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,23 +20,34 @@ from tidegate.plan.physical import PreAggregateSpec
 from tidegate.runtime.operators.expression import Stateless
 from tidegate.runtime.operators.window import Windows
 from tidegate.state.keygroups import canonical
-from tidegate.state.partial import WINDOW, Call, Part, fitted, grouped, parts_of, plain, summable, work_type
+from tidegate.state.partial import (
+    END,
+    WINDOW,
+    Call,
+    Layout,
+    Part,
+    fitted,
+    grouped,
+    plain,
+    ranked,
+    summable,
+    taken,
+    work_type,
+)
+from tidegate.state.sessions import sessions_of_rows
 
 BUFFER_ROWS = 131_072
+
+MakePartials: TypeAlias = Callable[[pa.Table], pa.RecordBatch]
 
 
 class PreAggregate(Stateless):
     """Partial aggregates of the rows since the last flush."""
 
     def __init__(self, spec: PreAggregateSpec) -> None:
-        self._spec = spec
-        self._windows = Windows.of(spec.window)
-        self._parts = parts_of(spec.aggregates)
+        self._partials = partials_of(spec)
         self._buffer: list[pa.RecordBatch] = []
         self._rows = 0
-        expected = [WINDOW, *spec.keys, *(part.name for part in self._parts)]
-        if spec.output.names != expected:
-            raise InvalidUseError(f"partials have other columns expected={expected} operator={spec.name}")
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Take the rows; give partials once there are enough of them."""
@@ -61,41 +74,104 @@ class PreAggregate(Stateless):
         batches, self._buffer, self._rows = self._buffer, [], 0
         return (self._partials(pa.Table.from_batches(batches)),)
 
-    def _partials(self, table: pa.Table) -> pa.RecordBatch:
-        spec = self._spec
-        times = table.column(spec.event_time).combine_chunks()
+
+def partials_of(spec: PreAggregateSpec) -> MakePartials:
+    """What makes partials of rows."""
+    layout = Layout(spec.keys, spec.aggregates, lead_of(spec))
+    if spec.output.names != layout.names:
+        raise InvalidUseError(f"partials have other columns expected={layout.names} operator={spec.name}")
+    if spec.window is None or spec.window.kind != "session":
+        return _Grouping(spec, layout).partials
+    time, gap, output = spec.event_time, spec.window.size, spec.output
+    assert time is not None
+    return lambda table: sessions_of_rows(table, layout, time, gap, output)
+
+
+def lead_of(spec: PreAggregateSpec) -> tuple[str, ...]:
+    """The columns that say where in time a partial is."""
+    if spec.window is None:
+        return ()
+    return (WINDOW, END) if spec.window.kind == "session" else (WINDOW,)
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """The columns to group, each once, and one call per part.
+
+    ``chosen`` has, for a part that goes by time, the order of the rows and the columns to take from.
+    """
+
+    columns: dict[str, pa.ChunkedArray] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    chosen: dict[int, tuple[pa.Array, pa.ChunkedArray, pa.ChunkedArray]] = field(default_factory=dict)
+
+
+class _Grouping:
+    """Rows by key, and by pane if there are windows."""
+
+    def __init__(self, spec: PreAggregateSpec, layout: Layout) -> None:
+        self._spec = spec
+        self._windows = None if spec.window is None else Windows.of(spec.window)
+        self._parts = layout.parts
+        self._distinct = tuple(layout.distinct.values())
+
+    def partials(self, table: pa.Table) -> pa.RecordBatch:
+        inputs = self._inputs(table)
+        by = list(inputs.columns)[: len(self._spec.keys) + len(self._distinct)]
+        if self._windows is None:
+            found = grouped(pa.table(inputs.columns), by, inputs.calls)
+            return fitted(_values(found, len(by), inputs), self._spec.output)
+        times = table.column(self._spec.event_time).combine_chunks()
         pane = self._windows.one_pane(times)
-        columns, calls = self._inputs(table)
-        keys = list(columns)[: len(spec.keys)]
-        if pane is None or not keys:
-            columns[WINDOW] = self._windows.panes(times)
-            found = grouped(pa.table(columns), [WINDOW, *keys], calls)
+        if pane is None or not by:
+            inputs.columns[WINDOW] = self._windows.panes(times)
+            found = grouped(pa.table(inputs.columns), [WINDOW, *by], inputs.calls)
         else:
-            found = grouped(pa.table(columns), keys, calls)
+            found = grouped(pa.table(inputs.columns), by, inputs.calls)
             found.insert(0, pa.array(np.full(len(found[0]), pane, np.int64)))
-        return fitted(found, spec.output)
+        return fitted(_values(found, 1 + len(by), inputs), self._spec.output)
 
-    def _inputs(self, table: pa.Table) -> tuple[dict[str, pa.ChunkedArray], list[Call]]:
-        """The columns to group, keys first, each once; and one call per part."""
-        columns: dict[str, pa.ChunkedArray] = {}
-        for place, key in enumerate(self._spec.keys):
-            columns[f"k{place}"] = canonical(_as(table.column(key), plain(table.schema.field(key).type)))
-        calls: list[Call] = []
-        for part in self._parts:
+    def _inputs(self, table: pa.Table) -> _Inputs:
+        inputs = _Inputs()
+        for place, name in enumerate((*self._spec.keys, *self._distinct)):
+            inputs.columns[f"k{place}"] = canonical(_as(table.column(name), plain(table.schema.field(name).type)))
+        for place, part in enumerate(self._parts):
             if part.column is None:
-                calls.append(([], part.function))
-                continue
-            kind = work_type(part, table.schema.field(part.column).type)
-            name = f"{'sum' if part.may_overflow else 'raw'} {kind} {part.column}"
-            if name not in columns:
-                columns[name] = _input(table, part, kind)
-            calls.append((name, part.function))
-        return columns, calls
+                inputs.calls.append(([], part.function))
+            elif part.by_time:
+                self._choose(inputs, table, place, part)
+            else:
+                _add(inputs, table, part)
+        return inputs
+
+    def _choose(self, inputs: _Inputs, table: pa.Table, place: int, part: Part) -> None:
+        values = _as(table.column(part.column), plain(table.schema.field(part.column).type))
+        times = _as(table.column(self._spec.event_time), pa.int64())
+        order, inputs.columns[f"rank {place}"] = ranked(values, times)
+        inputs.calls.append((f"rank {place}", "min" if part.function == "first" else "max"))
+        inputs.chosen[place] = (order, values, times)
 
 
-def _input(table: pa.Table, part: Part, kind: pa.DataType) -> pa.ChunkedArray:
-    column = _as(table.column(part.column), kind)
-    return summable(column) if part.may_overflow else column
+def _add(inputs: _Inputs, table: pa.Table, part: Part) -> None:
+    kind = work_type(part, table.schema.field(part.column).type)
+    name = f"{'sum' if part.may_overflow else 'raw'} {kind} {part.column}"
+    if name not in inputs.columns:
+        column = _as(table.column(part.column), kind)
+        inputs.columns[name] = summable(column) if part.may_overflow else column
+    inputs.calls.append((name, part.function))
+
+
+def _values(found: list[pa.Array], head: int, inputs: _Inputs) -> list[pa.Array]:
+    """The groups' columns as partials have them: a place in an order becomes the value and time there."""
+    values = found[:head]
+    for place, column in enumerate(found[head:]):
+        if place in inputs.chosen:
+            order, *sources = inputs.chosen[place]
+            rows = order.take(column)
+            values += [taken(source, rows) for source in sources]
+        else:
+            values.append(column)
+    return values
 
 
 def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -1,0 +1,326 @@
+"""A Spark DataFrame as a source: spooled by Spark into the job's store, read from there.
+
+Computing a DataFrame twice may give its rows in another order, so it is computed once per job and offsets count rows of the
+spool. Spark itself is behind ``Feeder``; this module does not know it.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol, Self
+
+import pyarrow as pa
+
+from tidegate.connectors.framespool import (
+    Chunk,
+    FrameManifest,
+    MicroBatch,
+    Spool,
+    StreamHead,
+    check_schema,
+    create,
+    newest,
+    read_batch,
+    read_chunk,
+    read_head,
+    read_manifest,
+    schema_text,
+)
+from tidegate.core.duration import Duration, parse_duration_ms
+from tidegate.errors import InvalidUseError
+from tidegate.plan.connector import Offset, Polled, Split
+from tidegate.plan.expressions import need_column
+from tidegate.plan.units import in_unit, is_event_time
+from tidegate.store.base import Store
+from tidegate.store.open import open_store
+
+LANES = 8
+LOOK_INTERVAL_S = 0.02
+BATCHES_KNOWN = 64
+
+OnFailure = Callable[[str], None]
+
+
+class Feeder(Protocol):
+    """What has a DataFrame and can write its rows. Lives on the driver."""
+
+    @property
+    def streaming(self) -> bool:
+        """True for a streaming DataFrame."""
+
+    def fill(self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
+        """Write all rows of a batch DataFrame, in parallel. Blocks."""
+
+    def feed(
+        self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
+    ) -> Callable[[], None]:
+        """Begin to append micro-batches; gives what stops it. ``on_failure`` is called when it can't go on."""
+
+
+class _FrameSource:
+    """What both kinds share. The feeder stays on the driver: it is left out when the source is pickled for the nodes."""
+
+    def __init__(
+        self, feeder: Feeder, schema: pa.Schema, *, event_time: str | None, out_of_orderness: Duration, name: str
+    ) -> None:
+        self.schema = schema
+        self.event_time = event_time
+        self.out_of_orderness = _in_event_time(schema, event_time, out_of_orderness)
+        self.name = name
+        self._feeder: Feeder | None = feeder
+        self._place = ""
+        self._spool: Spool | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_feeder": None}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def _spooled_at(self, place: str, spool: Spool) -> Self:
+        source = copy.copy(self)
+        source._place, source._spool = place, spool
+        return source
+
+    @property
+    def _where(self) -> Spool:
+        if self._spool is None:
+            raise InvalidUseError(f"a DataFrame is spooled when its job starts, there is nothing to read before name={self.name}")
+        return self._spool
+
+    def _need_feeder(self) -> Feeder:
+        if self._feeder is None:
+            raise InvalidUseError("this copy of the source is a node's: its DataFrame stayed on the driver")
+        return self._feeder
+
+
+class DataFrameSource(_FrameSource):
+    """The rows of a batch DataFrame, in the order of event time."""
+
+    bounded = True
+    _chunks: tuple[Chunk, ...] = ()
+
+    def with_store(self, place: str, prefix: str, *, fresh: bool) -> DataFrameSource:
+        """The same source over its spool in this store. Computes the DataFrame unless that was done before. Blocks."""
+        store = open_store(place)
+        generation = newest(store, prefix)
+        if generation is None or fresh:
+            spool = Spool(prefix, 0 if generation is None else generation + 1)
+            chunks = self._need_feeder().fill(place, spool, self.schema, self.event_time)
+            create(store, spool.manifest, FrameManifest(schema_text(self.schema), tuple(chunks)))
+        else:
+            spool = Spool(prefix, generation)
+        manifest = read_manifest(store, spool)
+        check_schema(manifest.schema, self.schema, spool.root)
+        source = self._spooled_at(place, spool)
+        source._chunks = tuple(sorted(manifest.chunks, key=_by_time))
+        return source
+
+    def splits(self) -> list[Split]:
+        """One split per chunk, earliest event time first."""
+        where = self._where
+        return [Split(f"{where.generation}:{chunk.path}", chunk.lowest_time, chunk.rows) for chunk in self._chunks]
+
+    def open(self, split: Split, offset: Offset) -> ChunkReader:
+        """A reader of one chunk."""
+        chunk = next((c for c in self._chunks if split.id.endswith(f":{c.path}")), None)
+        if chunk is None:
+            raise InvalidUseError(f"this is no split of this DataFrame split={split.id}")
+        start = 0 if offset is None else offset
+        if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start <= chunk.rows:
+            raise InvalidUseError(f"this offset is not within the split split={split.id} offset={offset!r}")
+        return ChunkReader(_opened(self._place), chunk, self.schema, self.event_time, start)
+
+
+class ChunkReader:
+    """A ``SplitReader`` of one chunk; the offset counts its rows. The first poll reads the whole object."""
+
+    def __init__(self, store: Store, chunk: Chunk, schema: pa.Schema, event_time: str | None, offset: int) -> None:
+        self._store = store
+        self._chunk = chunk
+        self._schema = schema
+        self._event_time = event_time
+        self._offset = offset
+        self._batch: pa.RecordBatch | None = None
+
+    @property
+    def offset(self) -> Offset:
+        """Rows handed out so far."""
+        return self._offset
+
+    def poll(self, max_rows: int) -> Polled:
+        """The next rows."""
+        if self._offset >= self._chunk.rows:
+            return Polled(None, finished=True)
+        if self._batch is None:
+            self._batch = read_chunk(self._store, self._chunk, self._schema)
+        taken = self._batch.slice(self._offset, max_rows)
+        self._offset += taken.num_rows
+        highest = None if self._event_time is None else _highest(taken.column(self._event_time))
+        return Polled(taken, taken.num_rows, highest, self._offset >= self._chunk.rows)
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        self._batch = None
+
+
+class DataFrameStreamSource(_FrameSource):
+    """The rows of a streaming DataFrame, micro-batch by micro-batch.
+
+    Partition p of every micro-batch goes to lane p mod the number of lanes, and a lane is read in order. A lane that has
+    passed a micro-batch has the watermark of all of its rows, its own or not: so empty partitions hold nothing back.
+    """
+
+    bounded = False
+    _lanes = LANES
+    _tail: SpoolTail | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_tail": None}
+
+    def with_store(self, place: str, prefix: str, *, fresh: bool) -> DataFrameStreamSource:
+        """The same source over its spool in this store, which is begun if there is none."""
+        store = open_store(place)
+        generation = newest(store, prefix)
+        if generation is None or fresh:
+            generation = 0 if generation is None else generation + 1
+            create(store, Spool(prefix, generation).head, StreamHead(schema_text(self.schema), LANES))
+        spool = Spool(prefix, generation)
+        head = read_head(store, spool)
+        check_schema(head.schema, self.schema, spool.root)
+        source = self._spooled_at(place, spool)
+        source._lanes, source._tail = head.lanes, None
+        return source
+
+    def feed(self, on_failure: OnFailure) -> Callable[[], None]:
+        """Start the streaming query on the driver; gives what stops it."""
+        return self._need_feeder().feed(self._place, self._where, self.schema, self.event_time, on_failure)
+
+    def splits(self) -> list[Split]:
+        """One endless split per lane."""
+        return [Split(f"{self._where.generation}:lane-{lane}") for lane in range(self._lanes)]
+
+    def open(self, split: Split, offset: Offset) -> LaneReader:
+        """A reader of one lane."""
+        lane = next((lane for lane in range(self._lanes) if split == self.splits()[lane]), None)
+        if lane is None:
+            raise InvalidUseError(f"this is no split of this DataFrame split={split.id}")
+        match offset:
+            case None:
+                place = (0, 0, 0)
+            case [int(number), int(index), int(row)] if min(number, index, row) >= 0:
+                place = (number, index, row)
+            case _:
+                raise InvalidUseError(f"this is no offset of a lane split={split.id} offset={offset!r}")
+        if self._tail is None:
+            self._tail = SpoolTail(_opened(self._place), self._where)
+        return LaneReader(self._tail, lane, self._lanes, self.schema, self.event_time, place)
+
+
+class SpoolTail:
+    """The micro-batches of a spool as one process sees them: read once, and looked for no more often than useful.
+
+    Any thread may call it.
+    """
+
+    def __init__(self, store: Store, spool: Spool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.store = store
+        self._spool = spool
+        self._clock = clock
+        self._known: dict[int, MicroBatch] = {}
+        self._look_again = (-1, 0.0)
+        self._lock = threading.Lock()
+
+    def batch(self, number: int) -> MicroBatch | None:
+        """A micro-batch, if it is there."""
+        with self._lock:
+            return self._batch(number)
+
+    def _batch(self, number: int) -> MicroBatch | None:
+        found = self._known.get(number)
+        missing, until = self._look_again
+        if found is not None or (missing == number and self._clock() < until):
+            return found
+        found = read_batch(self.store, self._spool, number)
+        if found is None:
+            self._look_again = (number, self._clock() + LOOK_INTERVAL_S)
+            return None
+        self._known[number] = found
+        if len(self._known) > BATCHES_KNOWN:
+            del self._known[next(iter(self._known))]
+        return found
+
+
+class LaneReader:
+    """A ``SplitReader`` of one lane. The offset is a micro-batch, a chunk of this lane in it, and a row in that."""
+
+    def __init__(
+        self, tail: SpoolTail, lane: int, lanes: int, schema: pa.Schema, event_time: str | None, place: tuple[int, int, int]
+    ) -> None:
+        self._tail = tail
+        self._lane = lane
+        self._lanes = lanes
+        self._schema = schema
+        self._event_time = event_time
+        self._number, self._index, self._row = place
+        self._reader: ChunkReader | None = None
+
+    @property
+    def offset(self) -> Offset:
+        """Where reading would go on."""
+        return [self._number, self._index, self._row]
+
+    def poll(self, max_rows: int) -> Polled:
+        """The next rows; at the end of a micro-batch, its event time."""
+        batch = self._tail.batch(self._number)
+        if batch is None:
+            return Polled(None)
+        chunks = [chunk for chunk in batch.chunks if chunk.partition % self._lanes == self._lane]
+        if self._index >= len(chunks):
+            self._number, self._index, self._row = self._number + (0 if batch.end else 1), 0, 0
+            return Polled(None, 0, batch.highest_time, finished=batch.end)
+        if self._reader is None:
+            store, chunk = self._tail.store, chunks[self._index]
+            self._reader = ChunkReader(store, chunk, self._schema, self._event_time, self._row)
+        polled = self._reader.poll(max_rows)
+        self._row += polled.rows
+        if polled.finished:
+            self.close()
+            self._index, self._row = self._index + 1, 0
+        return Polled(polled.batch, polled.rows, polled.highest)
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+@lru_cache(maxsize=16)
+def _opened(place: str) -> Store:
+    return open_store(place)
+
+
+def _by_time(chunk: Chunk) -> tuple[bool, int, str]:
+    lowest = chunk.lowest_time
+    return lowest is not None, lowest or 0, chunk.path
+
+
+def _highest(times: pa.Array) -> int:
+    return int(times.view(pa.int64()).to_numpy().max())
+
+
+def _in_event_time(schema: pa.Schema, event_time: str | None, out_of_orderness: Duration) -> int:
+    duration_ms = parse_duration_ms(out_of_orderness, name="out_of_orderness")
+    if event_time is None:
+        if duration_ms:
+            raise InvalidUseError("out_of_orderness needs an event_time column, name it")
+        return 0
+    kind = need_column("event_time", event_time, schema).type
+    if not is_event_time(kind):
+        raise InvalidUseError(f"event time is int64 milliseconds or a timestamp column={event_time!r} type={kind}")
+    return in_unit("out_of_orderness", duration_ms, kind)

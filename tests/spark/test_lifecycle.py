@@ -1,0 +1,198 @@
+"""Starting is quick, waiting is cheap, refusing is clear, and the end of a job is the end of all of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from poison import explode, wrong_columns
+from pyspark.sql import SparkSession
+from workloads import TUMBLING, TWO_SINKS, Data, read
+
+import tidegate as tg
+from tidegate.api.job import Job
+from tidegate.errors import InvalidUseError, JobFailedError
+from tidegate.testing.crash import wait_for_checkpoints, wait_for_status, wait_until
+
+OFTEN = tg.CheckpointConfig(interval="100ms")
+SECONDLY = tg.CheckpointConfig(interval="1s")
+
+
+def endless(tmp_path: Path, rows_per_second: float = 1_000) -> tg.Pipeline:
+    rows = tg.generate(rows_per_second=rows_per_second)
+    return tg.Pipeline("endless", rows.write_parquet(tmp_path / "out"))
+
+
+@contextmanager
+def running(spark: SparkSession, pipeline: tg.Pipeline, tmp_path: Path, **options: object) -> Iterator[Job]:
+    """A job that runs now, and does not afterwards."""
+    chosen = {"parallelism": 2, "store": tmp_path / "store", "checkpoint": OFTEN, **options}
+    job = pipeline.start(spark, **chosen)
+    try:
+        wait_for_status(job, "RUNNING")
+        yield job
+    finally:
+        job.stop()
+
+
+# -- starting ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_starts_quickly_on_a_warm_session(spark: SparkSession, tmp_path: Path) -> None:
+    with running(spark, endless(tmp_path / "cold"), tmp_path / "cold"):
+        pass
+    started = time.monotonic()
+    with running(spark, endless(tmp_path / "warm"), tmp_path / "warm"):
+        seconds = time.monotonic() - started
+    print(f"start on a warm session: {seconds:.2f} s")
+    assert seconds < 10
+
+
+def test_the_default_parallelism_leaves_a_slot_free(spark: SparkSession, tmp_path: Path) -> None:
+    with running(spark, endless(tmp_path), tmp_path, parallelism=None) as job:
+        assert len(job.metrics()["nodes"]) == 4
+        assert spark.range(10).count() == 10  # Spark still answers
+
+
+def test_explain_shows_the_barriers_and_channels_of_what_is_started(data: Data, tmp_path: Path) -> None:
+    text = TWO_SINKS.pipeline(data, tmp_path).explain(parallelism=4, checkpoint=OFTEN)
+    assert "PhysicalResultCollect" in text
+    assert "PhysicalBarrier upstream_count=4" in text
+    assert "channels=16" in text
+
+
+# -- refusing ------------------------------------------------------------------------------------------------------
+
+
+def test_too_few_slots_are_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(InvalidUseError, match=r"5 tasks at once.*needs 9.*local\[10\]"):
+        endless(tmp_path).start(spark, parallelism=9, store=tmp_path / "store", checkpoint=OFTEN)
+    assert time.monotonic() - started < 5
+
+
+def test_slots_that_another_job_holds_are_refused_in_seconds(spark: SparkSession, tmp_path: Path) -> None:
+    with running(spark, endless(tmp_path), tmp_path, parallelism=3):
+        started = time.monotonic()
+        other = endless(tmp_path / "other")
+        with pytest.raises(InvalidUseError, match=r"other jobs hold 3 of the 5.*parallelism=4"):
+            other.start(spark, parallelism=4, store=tmp_path / "other" / "store", checkpoint=OFTEN)
+        assert time.monotonic() - started < 15
+        with running(spark, other, tmp_path / "other", parallelism=2):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(explode, ["ValueError: row", "is poison", "in check_rows", "poison.py"]), (wrong_columns, ["key: int64"])],
+)
+def test_a_poison_pipeline_fails_fast_with_its_own_traceback(
+    spark: SparkSession, data: Data, tmp_path: Path, function: object, words: list[str]
+) -> None:
+    stream = read(data.bids, None, 2).map_batches(function)
+    started = time.monotonic()
+    job = tg.Pipeline("poison", stream.write_parquet(tmp_path / "out")).start(
+        spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN
+    )
+    with pytest.raises(JobFailedError) as caught:
+        job.await_termination(60)
+    seconds = time.monotonic() - started
+    text = str(caught.value)
+    assert [word for word in words if word not in text] == [], text
+    assert [word for word in ("org.apache", "Py4J", "SparkException") if word in text] == [], text
+    assert (job.status, seconds < 30) == ("FAILED", True)
+
+
+# -- waiting -------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_job_costs_next_to_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """No rows for seconds: what is left is the loop's waiting, heartbeats, reports and empty checkpoints."""
+    with running(spark, endless(tmp_path, 0.1), tmp_path, checkpoint=SECONDLY) as job:
+        wait_for_checkpoints(job, 2)
+        nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
+        shares = [_cpu_share(nodes, seconds=3.0) for _ in range(2)]
+    print(f"an idle node uses {[f'{share:.1%}' for share in shares[0] + shares[1]]} of a core")
+    assert min(max(share) for share in shares) < 0.04
+
+
+def _cpu_share(processes: list[psutil.Process], seconds: float) -> list[float]:
+    def spent() -> list[float]:
+        return [sum(process.cpu_times()[:2]) for process in processes]
+
+    before, started = spent(), time.monotonic()
+    threading.Event().wait(seconds)
+    return [(b - a) / (time.monotonic() - started) for a, b in zip(before, spent(), strict=True)]
+
+
+# -- ending --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_job_leaves_nothing_running(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+    before_threads, before_ports = _threads(), _ports(psutil.Process())
+    pipeline = TUMBLING.pipeline(data, tmp_path / "out", seconds=20, parallelism=2)
+    with running(spark, pipeline, tmp_path) as job:
+        wait_for_checkpoints(job, 3)
+        nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
+        assert all(_ports(node) for node in nodes)
+    assert (job.status, job.metrics()["nodes"]) == ("STOPPED", [])
+    assert _threads() <= before_threads
+    assert _ports(psutil.Process()) <= before_ports
+    _check_quiet(nodes)
+    assert _pending(tmp_path / "out") == []
+
+
+def test_a_stop_right_after_a_kill_leaves_nothing_pending(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+    pipeline = TWO_SINKS.pipeline(data, tmp_path / "out", seconds=20, parallelism=2)
+    with running(spark, pipeline, tmp_path) as job:
+        wait_for_checkpoints(job, 3)
+        nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
+        nodes[0].kill()
+    assert job.status == "STOPPED"
+    assert _pending(tmp_path / "out") == []
+    _check_quiet(nodes[1:])
+
+
+def test_a_job_whose_session_is_stopped_fails_and_can_go_on_later(jvm: Path, tmp_path: Path) -> None:
+    from conftest import start_session
+
+    pipeline = endless(tmp_path)
+    session = start_session(jvm)  # the module's own, or a new one: either way it is stopped here
+    job = pipeline.start(session, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN)
+    wait_for_checkpoints(job, 2)
+    session.stop()
+    with pytest.raises(JobFailedError, match="session was stopped"):
+        job.await_termination(60)
+    with running(start_session(jvm), pipeline, tmp_path) as again:
+        assert again.restored_from is not None
+        wait_for_checkpoints(again, 2)
+
+
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if "tidegate" in thread.name or "grpc" in thread.name}
+
+
+def _ports(process: psutil.Process) -> set[int]:
+    """Where a process listens, and the addresses that it is connected to, as far as they are not Spark's."""
+    return {each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+
+
+def _check_quiet(nodes: list[psutil.Process]) -> None:
+    """Workers are Spark's and may live on to be used again: then they have no sockets of ours and do nothing."""
+
+    def quiet() -> bool:
+        alive = [node for node in nodes if node.is_running() and node.status() != psutil.STATUS_ZOMBIE]
+        return all(not _ports(node) and len(node.net_connections("tcp")) <= 1 for node in alive)
+
+    wait_until("workers without sockets", quiet, timeout_s=10)
+    alive = [node for node in nodes if node.is_running()]
+    assert max(_cpu_share(alive, seconds=0.5), default=0) < 0.1
+
+
+def _pending(out: Path) -> list[str]:
+    return [str(path) for path in out.rglob("*.pending")]

@@ -1,0 +1,129 @@
+"""A job that loses a worker, is stopped or is moved goes on where it was, with all its sinks at the same epoch."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+from workloads import BIDS, TUMBLING, TWO_COPIES, TWO_SINKS, Data
+
+import tidegate as tg
+from tidegate.api.job import Job
+from tidegate.errors import TidegateError
+from tidegate.testing.crash import assert_same_rows, kill_node, read_output, wait_for_checkpoints, wait_until
+
+OFTEN = tg.CheckpointConfig(interval="100ms")
+BY_HAND = tg.CheckpointConfig(interval="600s")
+
+
+def test_a_killed_worker_is_replaced_in_seconds(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+    pipeline = TUMBLING.pipeline(data, tmp_path / "out", seconds=4, parallelism=2)
+    job = pipeline.start(spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN)
+    wait_for_checkpoints(job, 3)
+    started = time.monotonic()
+    kill = kill_node(job, 0)
+    assert kill is not None
+    wait_until("rows after the kill", lambda: job.metrics()["rows_read"] > 0)
+    seconds = time.monotonic() - started
+    print(f"kill -9 to processing again: {seconds:.2f} s, nodes there after {kill.recovered_s:.2f} s")
+    assert seconds < 15
+    assert job.await_termination(60)
+    assert job.metrics()["rows_read"] < BIDS
+    TUMBLING.check(data, tmp_path / "out")
+
+
+def test_a_stopped_job_reads_on_from_its_checkpoint(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+    pipeline = TWO_SINKS.pipeline(data, tmp_path / "out", seconds=3, parallelism=2)
+    first = pipeline.start(spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN)
+    wait_for_checkpoints(first, 5)
+    first.stop()
+    assert first.status == "STOPPED"
+    second = TWO_SINKS.pipeline(data, tmp_path / "out").start(
+        spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN
+    )
+    assert second.await_termination(60)
+    assert second.restored_from is not None
+    assert 0 < second.metrics()["rows_read"] < BIDS == second.metrics()["rows_in"]
+    TWO_SINKS.check(data, tmp_path / "out")
+
+
+def test_a_savepoint_is_resumed_at_another_parallelism(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+    read: list[int] = []
+    for parallelism in (2, 4, 1):
+        pipeline = TUMBLING.pipeline(data, tmp_path / "out", seconds=4, parallelism=parallelism)
+        job = pipeline.start(spark, parallelism=parallelism, store=tmp_path / "store", checkpoint=OFTEN)
+        wait_for_checkpoints(job, 3)
+        if parallelism == 1:
+            assert job.await_termination(60)
+        else:
+            job.stop(savepoint=f"before-{parallelism}")
+            assert job.checkpoints()[-1]["savepoint"] == f"before-{parallelism}"
+        read.append(job.metrics()["rows_read"])
+    assert job.status == "FINISHED"
+    assert job.metrics()["rows_in"] == BIDS
+    assert max(read) < BIDS
+    TUMBLING.check(data, tmp_path / "out")
+
+
+def test_a_finished_job_started_again_is_finished(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+    for again in (False, True):
+        job = TUMBLING.pipeline(data, tmp_path / "out").start(
+            spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN
+        )
+        assert job.await_termination(60)
+        assert (job.status, job.restored_from is not None) == ("FINISHED", again)
+        TUMBLING.check(data, tmp_path / "out")
+    assert job.metrics()["rows_read"] == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_two_sinks_show_the_same_epochs_after_recovery(
+    spark: SparkSession, data: Data, tmp_path: Path, seed: int
+) -> None:
+    """Workers are killed while a checkpoint is on its way. Afterwards both sinks have it, or none has."""
+    dice = random.Random(seed)
+    pipeline = TWO_COPIES.pipeline(data, tmp_path / "out", seconds=20, parallelism=2)
+    job = pipeline.start(spark, parallelism=2, store=tmp_path / "store", checkpoint=BY_HAND)
+    wait_until("rows", lambda: job.metrics()["rows_in"] > 2_000)
+    job.checkpoint()
+    for _ in range(2):
+        before = job.metrics()["rows_in"]
+        wait_until("more rows", lambda before=before: job.metrics()["rows_in"] > before)
+        asked = _checkpoint_in_background(job)
+        time.sleep(dice.uniform(0, 0.1))
+        assert kill_node(job, dice.randrange(2)) is not None
+        asked.join(60)
+        _check_same_epochs(tmp_path / "out", f"seed={seed}")
+    job.stop()
+    _check_same_epochs(tmp_path / "out", f"seed={seed}, stopped")
+    TWO_COPIES.pipeline(data, tmp_path / "out").start(
+        spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN
+    ).await_termination(60)
+    TWO_COPIES.check(data, tmp_path / "out")
+
+
+def _checkpoint_in_background(job: Job) -> threading.Thread:
+    def ask() -> None:
+        with suppress(TidegateError):  # the kill may come first
+            job.checkpoint()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
+
+
+def _check_same_epochs(out: Path, when: str) -> None:
+    """The second sink has the rows of kind 1 of the first, so its rows and checkpoints follow from the first's."""
+    shown = [
+        {file.name.split("-")[1] for file in (out / name).glob("part-*.parquet")} for name in ("0", "1")
+    ]
+    assert shown[0] == shown[1] != set(), when
+    every, some = read_output(out / "0"), read_output(out / "1")
+    wanted = every.filter(pc.equal(every["kind"], 1))
+    assert_same_rows(some, wanted)
