@@ -11,10 +11,12 @@ import tidegate as tg
 
 PROMISED = {
     # sources and expressions
-    "col", "read_parquet", "generate", "from_source",
+    "col", "read_parquet", "generate", "from_source", "from_dataframe",
     # windows and aggregates
     "tumbling", "sliding", "session",
     "count", "sum", "min", "max", "mean", "first", "last", "count_distinct",
+    # what a checkpoint holds
+    "read_state",
     # what a user holds
     "Stream", "Output", "Pipeline", "CheckpointConfig", "WalMode",
     # what a user's own connectors keep to, and the errors

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate.api.aggregates import count, count_distinct, first, last, max, mean, min, sum
+    from tidegate.api.dataframe import from_dataframe
     from tidegate.api.pipeline import Pipeline
     from tidegate.api.sources import from_source, generate, read_parquet
+    from tidegate.api.state import read_state
     from tidegate.api.stream import Output, Stream, col
     from tidegate.api.windows import session, sliding, tumbling
     from tidegate.core.config import CheckpointConfig, WalMode
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "tidegate.api.aggregates": ("count", "count_distinct", "first", "last", "max", "mean", "min", "sum"),
+    "tidegate.api.dataframe": ("from_dataframe",),
     "tidegate.api.pipeline": ("Pipeline",),
     "tidegate.api.sources": ("from_source", "generate", "read_parquet"),
+    "tidegate.api.state": ("read_state",),
     "tidegate.api.stream": ("Output", "Stream", "col"),
     "tidegate.api.windows": ("session", "sliding", "tumbling"),
     "tidegate.core.config": ("CheckpointConfig", "WalMode"),
@@ -45,6 +49,7 @@ __all__ = [
     "count",
     "count_distinct",
     "first",
+    "from_dataframe",
     "from_source",
     "generate",
     "last",
@@ -52,6 +57,7 @@ __all__ = [
     "mean",
     "min",
     "read_parquet",
+    "read_state",
     "session",
     "sliding",
     "sum",

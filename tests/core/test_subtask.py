@@ -161,7 +161,7 @@ def test_a_sink_is_whole_as_soon_as_it_has_fired() -> None:
     task.receive(0, A)
     task.receive(0, Barrier(B1))
     task.receive(1, Barrier(B1))
-    assert run(task) == [Process(0, "a"), Fire(B1), SnapshotComplete(1, last_input=0)]
+    assert run(task) == [Process(0, "a", 5), Fire(B1), SnapshotComplete(1, last_input=0)]
 
 
 def test_a_snapshot_waits_for_its_recordings_and_for_its_barriers() -> None:
@@ -236,7 +236,7 @@ def test_nothing_has_a_turn_between_fire_and_fired() -> None:
     task.fired(B1)
     with pytest.raises(ProtocolError):
         task.fired(B1)
-    assert run(task) == [Process(0, "a")]
+    assert run(task) == [Process(0, "a", 5)]
 
 
 def test_data_watermarks_signals_and_ends_pass_through() -> None:

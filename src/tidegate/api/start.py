@@ -25,6 +25,7 @@ def start_job(
     restore: str | int | os.PathLike[str],
     overwrite: bool,
     bind: str = "127.0.0.1",
+    spool: str | os.PathLike[str] | None = None,
 ) -> Job:
     """Check the session and the settings, then start the gang. Raises before anything is started."""
     from tidegate.spark.gang import SparkGang, check_session
@@ -37,6 +38,7 @@ def start_job(
         restore=_choice(restore),
         overwrite=overwrite,
         bind=bind,
+        spool=None if spool is None else os.fspath(spool),
     )
     return Job(begin(pipeline.physical(width), SparkGang(spark, width), options))
 

@@ -41,10 +41,11 @@ class UnalignedSnapshot(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Process(Generic[T]):
-    """Give this payload to the operator."""
+    """Give this payload to the operator. ``size_bytes`` is what its sender gets back."""
 
     input_id: int
     payload: T
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class UnalignedCheckpointer(Generic[T]):
         if isinstance(message, Event):
             if channel.queue:
                 self._ready.append(channel)
-            return [Process(channel.input_id, message.payload)]
+            return [Process(channel.input_id, message.payload, message.size_bytes)]
         return self._turn(channel, message)
 
     def started(self, checkpoint_id: int, *, epoch: int = 0, aligned: bool = False) -> list[Effect]:

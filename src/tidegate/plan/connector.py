@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-Json: TypeAlias = None | bool | int | float | str | Sequence["Json"] | dict[str, "Json"]
+Json: TypeAlias = bool | int | float | str | Sequence["Json"] | dict[str, "Json"] | None
 Offset: TypeAlias = Json
 Committable: TypeAlias = dict[str, Json]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.supply import Feeds, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import open_store
 
@@ -42,6 +42,8 @@ class JobOptions:
     overwrite: bool = False
     bind: str = "127.0.0.1"
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    spool: str | None = None
+    """Where collect and for_each_batch keep rows when the store is no local directory."""
 
 
 def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader:
@@ -54,7 +56,8 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     check_writable = getattr(store, "check_writable", None)
     if check_writable is not None:
         check_writable()
-    plan = spooled(plan, place)
+    plan, keeps_spool = spooled(plan, place, options.spool)
+    plan = supplied(plan, place or options.store, fresh=options.restore == "none")
     splits = {spec.name: tuple(spec.source.splits()) for spec in _sources(plan)}
     _check_bounds(plan, options)
     secret = secrets.token_bytes(32)
@@ -88,9 +91,21 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader"))
     leader.check()
-    server = ControlServer(leader, secret, options.bind)
+    if leader.restored_from is not None and not keeps_spool:
+        raise InvalidUseError(
+            "collect() and for_each_batch() keep committed rows in a directory of the driver that ends with the process, so this "
+            "job can't go on from a checkpoint: give spool= a directory that stays, or restore='none' "
+            f"epoch={leader.restored_from}"
+        )
+    feeds = Feeds(plan)
+    feeds.start(leader.fail)
+    try:
+        server = ControlServer(leader, secret, options.bind)
+    except BaseException:
+        feeds.stop()
+        raise
     address.append(server.address)
-    leader.on_end = server.close
+    leader.on_end = feeds.then(server.close)
     threading.Thread(target=leader.run, name=f"tidegate-leader-{plan.job}", daemon=True).start()
     return leader
 
@@ -114,14 +129,15 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
     )
 
 
-def spooled(plan: PhysicalPlan, place: str | None) -> PhysicalPlan:
-    """Give the sinks that hand rows to the driver a directory to stage them in."""
+def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
+    """Give the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
     needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, SinkSpec) and _wants_spool(s)]
     if not needs:
-        return plan
+        return plan, True
     local = place is not None and "://" not in place.removeprefix("file://")
-    root = Path(str(place).removeprefix("file://")) if local else Path(tempfile.mkdtemp(prefix="tidegate-spool-"))
-    return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name))
+    kept = spool if spool is not None else place if local else None
+    root = Path(temporary_directory("spool") if kept is None else kept.removeprefix("file://"))
+    return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name)), kept is not None
 
 
 def _wants_spool(spec: SinkSpec) -> bool:

@@ -89,6 +89,7 @@ class Leader:
         self._committed = 0
         self._last_reports: dict[int, dict[str, Any]] = {}
         self._stop_requested = False
+        self._draining = False
         self._restarting_since: int | None = None
         self._recoveries_ms: list[int] = []
         self.job = setup.log.paths.job
@@ -131,7 +132,8 @@ class Leader:
                 now_ms = self._clock.now_ms()
                 self._timers.run_due(now_ms)
                 for action in self._mailbox.take(self._timers.wait_ms(self._clock.now_ms())):
-                    action()
+                    if not self._over:  # what came together with the end must not change how the job ended
+                        action()
         except Exception as error:
             log.exception("the leader failed job=%s", self.job)
             self._fail(Cause(f"the leader failed: {error!r}"))
@@ -183,10 +185,15 @@ class Leader:
         """Ask for the end."""
         self._mailbox.post(partial(self._stop, drain))
 
+    def fail(self, reason: str) -> None:
+        """End the job as failed: something that it needs beside its gang is gone."""
+        self._mailbox.post(partial(self._fail, Cause(reason)))
+
     def _stop(self, drain: bool) -> None:
         if self._over:
             return
         self.status = "STOPPING"
+        self._draining = drain
         if drain and self._gang is not None:
             self._gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
             return
@@ -263,7 +270,7 @@ class Leader:
                 gang.report(node, message.progress.json)
             case "failed":
                 gang.failed(node, message.failed)
-                gang.stop("another node failed")
+                self._end(gang, "another node failed")
             case _:
                 pass  # heartbeats, and a last word before a stream ends
 
@@ -273,8 +280,13 @@ class Leader:
         if gang is None or node is None or gang.stopping:
             return
         gang.lost(f"node {node} is gone{f': {error}' if error else ''}")
-        gang.stop("a node was lost")
-        self._timers.at(self._clock.now_ms() + RETURN_LIMIT_MS, partial(self._force, gang))
+        self._end(gang, "a node was lost")
+
+    def _end(self, gang: GangState, reason: str) -> None:
+        """Nodes have a limited time to return by themselves."""
+        if not gang.stopping:
+            gang.stop(reason)
+            self._timers.at(self._clock.now_ms() + RETURN_LIMIT_MS, partial(self._force, gang))
 
     def _running(self, gang: GangState) -> None:
         if self._restarting_since is not None:
@@ -282,6 +294,9 @@ class Leader:
             self._restarting_since = None
         if self.status != "STOPPING":
             self.status = "RUNNING"
+        if self._draining:  # asked for while nodes were still joining, or of a gang that was lost
+            self.status = "STOPPING"
+            gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
         nodes = frozenset(gang.members)
         self._handle(ev.GangRunning(gang.number, nodes, nodes))
 

@@ -1,20 +1,17 @@
-"""The sender's end of a channel: from an output queue to the transport, as far as the receiver's credit reaches.
-
-Credit is bytes. The receiver says how many events it has consumed; the sender remembers what each of them cost, so both sides
-agree without ever counting the same thing twice. Everything but events is free.
+"""Both ends of a channel as the loop sees them: from an output queue to the transport, as far as the receiver's credit reaches,
+and credit back to the sender as the receiver consumes.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
 from tidegate.core.messages import Event, StreamMessage
-from tidegate.errors import ProtocolError
 from tidegate.runtime.task import StageTask
+from tidegate.wire.credit import CreditReturn, CreditWindow
 
 Message: TypeAlias = StreamMessage[pa.RecordBatch]
 
@@ -44,15 +41,14 @@ class LocalOutlet:
 
 
 class Link:
-    """Moves what an output queue holds. Loop thread only."""
+    """The sender's end. Loop thread only."""
 
     def __init__(self, task: StageTask, output_id: int, outlet: Outlet, window_bytes: int) -> None:
         self._task = task
         self._queue = task.protocol.outputs[output_id]
         self._output_id = output_id
         self._outlet = outlet
-        self._balance_bytes = window_bytes
-        self._unconsumed: deque[int] = deque()
+        self._window = CreditWindow(window_bytes)
 
     def pump(self) -> bool:
         """Send while there is something, room and credit. True when anything went."""
@@ -60,8 +56,7 @@ class Link:
         while self._may_send():
             message, effects = self._task.protocol.taken(self._output_id)
             if isinstance(message, Event):
-                self._balance_bytes -= message.size_bytes
-                self._unconsumed.append(message.size_bytes)
+                self._window.spend(message.size_bytes)
             self._outlet.send(message)
             self._task.perform(effects)
             moved = True
@@ -71,24 +66,19 @@ class Link:
         head = self._queue.head()
         if head is None or not self._outlet.ready:
             return False
-        return self._balance_bytes > 0 or not isinstance(head, Event)
+        return self._window.may_send or not isinstance(head, Event)
 
-    def consumed(self, events: int) -> None:
-        """The receiver has taken this many more events."""
-        if events > len(self._unconsumed):
-            raise ProtocolError(f"more events consumed than were sent output={self._output_id} events={events}")
-        for _ in range(events):
-            self._balance_bytes += self._unconsumed.popleft()
+    def credited(self, size_bytes: int) -> None:
+        """The receiver has consumed this much."""
+        self._window.credited(size_bytes)
 
 
 class Intake:
-    """The receiver's end: counts what was consumed and returns it in pieces that are worth a frame."""
+    """The receiver's end. Loop thread only."""
 
     def __init__(self, window_bytes: int, give_back: Callable[[int], None]) -> None:
-        self._threshold_bytes = window_bytes // 4
+        self._return = CreditReturn(window_bytes)
         self._give_back = give_back
-        self._events = 0
-        self._bytes = 0
         self._free = 0
 
     def owes_nothing_for(self, events: int) -> None:
@@ -100,13 +90,12 @@ class Intake:
         if self._free:
             self._free -= 1
             return
-        self._events += 1
-        self._bytes += size_bytes
-        if self._bytes >= self._threshold_bytes:
-            self.settle()
+        due_bytes = self._return.consumed(size_bytes)
+        if due_bytes:
+            self._give_back(due_bytes)
 
     def settle(self) -> None:
-        """Return what is owed. Also called when the loop has nothing else to do."""
-        if self._events:
-            events, self._events, self._bytes = self._events, 0, 0
-            self._give_back(events)
+        """Return what is owed, however little. Called when the loop has nothing else to do."""
+        due_bytes = self._return.flush()
+        if due_bytes:
+            self._give_back(due_bytes)

@@ -171,7 +171,7 @@ class Node:
             if channel.receiver == self._setup.node:
                 target, input_id = self._assembly.inbound[channel]
                 link = Link(task, output_id, LocalOutlet(target, input_id), window)
-                self._intakes[channel] = Intake(window, link.consumed)
+                self._intakes[channel] = Intake(window, link.credited)
             else:
                 outbound = self._transport.connect(channel, addresses[channel.receiver])
                 link = Link(task, output_id, outbound, window)
@@ -188,8 +188,8 @@ class Node:
         task, input_id = self._assembly.inbound[channel]
         task.receive(input_id, message)
 
-    def _credited(self, channel: ChannelId, events: int) -> None:
-        self._links[channel].consumed(events)
+    def _credited(self, channel: ChannelId, size_bytes: int) -> None:
+        self._links[channel].credited(size_bytes)
 
     def _lost(self, reason: str) -> None:
         if self._outcome is None and not self._drained_said:

@@ -224,7 +224,7 @@ class StageTask:
         for effect in effects:
             match effect:
                 case Process():
-                    self._process(effect.input_id, effect.payload)
+                    self._process(effect.input_id, effect.payload, effect.size_bytes)
                 case AdvanceWatermark():
                     self._work.append(self._watermarks(effect.timestamp))
                     self._advance()
@@ -244,11 +244,11 @@ class StageTask:
                 case _:
                     assert_never(effect)
 
-    def _process(self, input_id: int, batch: pa.RecordBatch) -> None:
+    def _process(self, input_id: int, batch: pa.RecordBatch, size_bytes: int) -> None:
         self._work.append(iter(self.chain.process(self._ports[input_id], batch)))
         intake = self.intakes.get(input_id)
         if intake is not None:
-            intake.consumed(batch.nbytes)
+            intake.consumed(size_bytes)
         self._advance()
 
     def settle(self) -> None:

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.connectors.dataframe import OnFailure
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
@@ -110,8 +110,11 @@ class StreamFeed:
         self._thread.join(STOP_WAIT_S)
 
     def append(self, frame: DataFrame, batch_id: int) -> None:
-        """What Spark calls for each micro-batch. Returns when its rows are durable; does nothing for one that it repeats."""
-        if not self._stopping.is_set() and self._appender.wants(batch_id):
+        """What Spark calls for each micro-batch. Returns when its rows are durable; does nothing for one that it repeats.
+
+        Spark takes a return for success, so it must not return early, not even while the job is being stopped.
+        """
+        if self._appender.wants(batch_id):
             schema, event_time = self._columns
             self._appender.append(batch_id, written(frame, self._place, self._spool, schema, event_time))
 
@@ -145,7 +148,8 @@ class StreamFeed:
         return None
 
     def _started(self) -> StreamingQuery | None:
-        writer = self._frame.writeStream.foreachBatch(self.append).option("checkpointLocation", _location(self._place, self._spool))
+        location = _location(self._place, self._spool)
+        writer = self._frame.writeStream.foreachBatch(self.append).option("checkpointLocation", location)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         with self._lock:  # stop() either sees the query or keeps it from being started

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.errors import InvalidUseError
 from tidegate.state.keygroups import canonical
 from tidegate.state.partial import END, WINDOW, Call, Layout, Part, fitted, merged_columns, plain
 
@@ -122,4 +123,7 @@ def _lifted(table: pa.Table, part: Part, kind: pa.DataType, times: pa.ChunkedArr
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     column = column.cast(plain(column.type)) if plain(column.type) != column.type else column
-    return column if column.type == kind else column.cast(kind, safe=False)
+    try:
+        return column if column.type == kind else column.cast(kind, safe=pa.types.is_integer(kind))
+    except pa.ArrowInvalid as error:
+        raise InvalidUseError(f"a value is too large to be summed: sum a float or a decimal ({error})") from error

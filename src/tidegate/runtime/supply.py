@@ -1,0 +1,79 @@
+"""Sources that need more than a node: some keep what they read in the job's store, some are fed by the driver.
+
+A source with ``with_store`` is given the store before its splits are asked for. One with ``feed`` is fed from the start of the
+job to its end; it says itself when that fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from tidegate.errors import InvalidUseError
+from tidegate.plan.physical import OperatorSpec, PhysicalPlan, SourceSpec
+
+
+def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> PhysicalPlan:
+    """The plan with every such source over its part of the store. May run Spark jobs. Blocks."""
+
+    def changed(spec: OperatorSpec) -> OperatorSpec:
+        if not isinstance(spec, SourceSpec) or not hasattr(spec.source, "with_store"):
+            return spec
+        source: Any = spec.source
+        where = place if place is not None else temporary_directory("source")
+        if where.startswith("memory:"):
+            raise InvalidUseError(
+                f"the source {spec.name!r} is spooled by other processes, which can't reach this one's memory: give store= a "
+                "directory or an s3:// URL"
+            )
+        prefix = f"{plan.job}/spool/{quote(spec.name, safe='')}"
+        return replace(spec, source=source.with_store(where, prefix, fresh=fresh))
+
+    stages = (replace(stage, operators=tuple(map(changed, stage.operators))) for stage in plan.stages)
+    return replace(plan, stages=tuple(stages))
+
+
+class Feeds:
+    """What feeds the sources of one job, from its start to its end."""
+
+    def __init__(self, plan: PhysicalPlan) -> None:
+        specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SourceSpec)]
+        self._sources: list[Any] = [spec.source for spec in specs if hasattr(spec.source, "feed")]
+        self._stops: list[Callable[[], None]] = []
+
+    def start(self, on_failure: Callable[[str], None]) -> None:
+        """Begin to feed; if one source can't be fed, none is."""
+        try:
+            for source in self._sources:
+                self._stops.append(source.feed(on_failure))
+        except Exception:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all. Blocks a while; idempotent."""
+        while self._stops:
+            self._stops.pop()()
+
+    def then(self, after: Callable[[], None]) -> Callable[[], None]:
+        """Stop feeding, then do this, whatever happens."""
+
+        def both() -> None:
+            try:
+                self.stop()
+            finally:
+                after()
+
+        return both
+
+
+def temporary_directory(what: str) -> str:
+    """A directory that goes when this process ends."""
+    path = tempfile.mkdtemp(prefix=f"tidegate-{what}-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
