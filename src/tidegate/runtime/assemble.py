@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.core.align import UnalignedCheckpointConfig
+from tidegate.core.inject import BarrierInjectorConfig, CheckpointBarrierInjector
 from tidegate.core.subtask import Subtask
 from tidegate.plan.connector import SinkWriter, WriterContext
 from tidegate.plan.physical import (
@@ -122,6 +123,7 @@ def assemble(
             key_groups=setup.plan.key_groups,
             ports=[edge.port for edge, _ in inputs],
             reader=reader,
+            injector=_injector(stage, setup) if reader is not None else None,
             snapshots=snapshots,
             now_ms=now_ms,
         )
@@ -158,6 +160,13 @@ def _protocol(stage: Stage, setup: NodeSetup, inputs: int, outputs: int) -> Subt
         aligned_only_inputs=any(edge.aligned_only for edge in stage.inputs),
         aligned_only_outputs=aligned_only,
     )
+
+
+def _injector(stage: Stage, setup: NodeSetup) -> CheckpointBarrierInjector | None:
+    """With checkpointing off there is none."""
+    if setup.checkpoints is None:
+        return None
+    return CheckpointBarrierInjector(BarrierInjectorConfig(periodic_interval_ms=None, source_id=stage.name))
 
 
 def _chain(

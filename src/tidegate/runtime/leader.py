@@ -21,7 +21,7 @@ from tidegate.clock import Clock
 from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.log import LogEntry
+from tidegate.core.log import LogEntry, LogView
 from tidegate.core.prepare import PrepareAck
 from tidegate.core.resolve import (
     AlreadyFinished,
@@ -110,7 +110,7 @@ class Leader:
         self._setup.publisher.check()
         entries = self._setup.log.read()
         self._entries: Sequence[LogEntry] = entries
-        decision = self._resolve()
+        decision = self._resolve(LogView(entries))
         match decision:
             case Refuse(why):
                 raise InvalidUseError(why)
@@ -119,8 +119,7 @@ class Leader:
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
 
-    def _resolve(self) -> StartFresh | RestoreFrom | FallBack | AlreadyFinished | Refuse:
-        view = self._setup.log.view()
+    def _resolve(self, view: LogView) -> Decision:
         shape = self._machine.shape
         return resolve(view, shape, self._setup.log.fault, self._choice, can_hide=self._setup.publisher.can_hide)
 
@@ -365,7 +364,8 @@ class Leader:
         self._later("log", self._decide, None)
 
     def _decide(self, _: None) -> ev.Event:
-        decision = self._resolve()
+        # The coordinator waits for this answer and changes nothing meanwhile, so its own view of the log is as good as a new one.
+        decision = self._resolve(self._machine.log)
         self._choice = "latest"
         match decision:
             case StartFresh():

@@ -15,7 +15,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidegate.clock import Clock
-from tidegate.core.messages import CheckpointBarrier, StreamMessage
+from tidegate.core.inject import InjectBarrierCommand
+from tidegate.core.messages import StreamMessage
 from tidegate.errors import ProtocolError, RetryableError, TidegateError
 from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.background import UserFunctionError
@@ -252,12 +253,9 @@ class Node:
         self._timers.at(due, partial(self._expire, started.checkpoint_id))
 
     def _inject(self, inject: pb.Inject) -> None:
-        flags = 1 if inject.unaligned else 0
-        barrier = CheckpointBarrier(inject.checkpoint_id, inject.epoch, flags)
+        command = InjectBarrierCommand(inject.checkpoint_id, inject.epoch, inject.unaligned)
         for task in self._assembly.tasks:
-            if task.reader is not None:
-                task.settle()
-                task.perform(task.protocol.inject(barrier))
+            task.inject(command)
         ack = pb.InjectionAck(checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term)
         self._control.send(pb.NodeMessage(injection_ack=ack))
 
@@ -268,7 +266,7 @@ class Node:
     def _abort(self, checkpoint_id: int, reason: str) -> None:
         self._checkpointer.abort(checkpoint_id)
         for task in self._assembly.tasks:
-            task.perform(task.protocol.abort(checkpoint_id, reason))
+            task.abort(checkpoint_id, reason)
 
     def _expire(self, checkpoint_id: int) -> None:
         """The checkpoint's own deadline: no word came that it was committed or aborted, so drop it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Protocol, TypeAlias, assert_never
 
 import pyarrow as pa
@@ -25,9 +26,10 @@ from tidegate.core.effects import (
     Process,
     SnapshotComplete,
 )
+from tidegate.core.inject import CheckpointBarrierInjector, InjectBarrierCommand
 from tidegate.core.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, StreamMessage, Watermark
 from tidegate.core.subtask import Subtask
-from tidegate.errors import ProtocolError
+from tidegate.errors import EpochMismatch, ProtocolError
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime.background import MapOperator, SinkOperator
@@ -86,6 +88,7 @@ class StageTask:
         key_groups: int,
         ports: Sequence[int],
         reader: Reader | None,
+        injector: CheckpointBarrierInjector | None,
         snapshots: Snapshots,
         now_ms: Callable[[], int],
     ) -> None:
@@ -94,6 +97,7 @@ class StageTask:
         self.protocol = protocol
         self.chain = chain
         self.reader = reader
+        self.injector = injector
         self._subtask = subtask
         self._parallelism = parallelism
         self._key_groups = key_groups
@@ -251,9 +255,23 @@ class StageTask:
             intake.consumed(size_bytes)
         self._advance()
 
-    def settle(self) -> None:
-        """Finish the work in hand, room or not: what a source has read goes ahead of the next barrier."""
-        self._drain()
+    def inject(self, command: InjectBarrierCommand) -> None:
+        """A source emits a barrier here. What it has read goes ahead, room or not. A command for an old id changes nothing."""
+        if self.injector is None:
+            return
+        with suppress(EpochMismatch):
+            self.injector.coordinator_handle().inject(command)
+        barrier = self.injector.poll_barrier(self._now_ms())
+        if barrier is not None:
+            self._drain()
+            self.perform(self.protocol.inject(barrier))
+            self.injector.emitted(barrier)
+
+    def abort(self, checkpoint_id: int, reason: str) -> None:
+        """This id and all below are over."""
+        if self.injector is not None:
+            self.injector.abort(checkpoint_id)
+        self.perform(self.protocol.abort(checkpoint_id, reason))
 
     def _fire(self, barrier: CheckpointBarrier) -> None:
         """Rows in hand, barrier, state: in this order, and nothing in between."""

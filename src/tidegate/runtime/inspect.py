@@ -1,0 +1,340 @@
+"""Checkpoints as data: the log, operators' state and recorded in-flight data as Arrow tables. Reads only.
+
+Safe beside a running job, except that a checkpoint may be collected while it is being read; then that is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from tidegate.core.log import Commit, LogEntry, LogView
+from tidegate.core.manifest import CheckpointManifest, InFlightEntry, OperatorSnapshotEntry, RunEntry
+from tidegate.core.paths import JobPaths, LogObject
+from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError, NoCheckpoint
+from tidegate.plan.physical import Aggregate
+from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.snapshotfile import WATERMARK_KEY, crc32c, read_run
+from tidegate.state.partial import END, WINDOW, Layout, counted_partials, results
+from tidegate.store.base import Store
+from tidegate.store.objects import bare_url
+from tidegate.store.open import open_store
+
+CHECKPOINTS = pa.schema(
+    [
+        ("job", pa.string()),
+        ("epoch", pa.int64()),
+        ("checkpoint_id", pa.int64()),
+        ("parent", pa.int64()),
+        ("kind", pa.string()),
+        ("unaligned", pa.bool_()),
+        ("parallelism", pa.int64()),
+        ("committed", pa.timestamp("ms", "UTC")),
+        ("duration_ms", pa.int64()),
+        ("bytes", pa.int64()),
+        ("state_rows", pa.int64()),
+        ("inflight_bytes", pa.int64()),
+        ("restorable", pa.bool_()),
+    ]
+)
+INFLIGHT = pa.schema(
+    [
+        ("job", pa.string()),
+        ("epoch", pa.int64()),
+        ("operator", pa.string()),
+        ("subtask", pa.int64()),
+        ("direction", pa.string()),
+        ("channel", pa.int64()),
+        ("peer", pa.int64()),
+        ("events", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+_RESULT = re.compile(r"(?P<name>.*)=(?P<function>[a-z_]+)\((?P<column>.*)\) (?P<type>[^=()]+(\(\d+, \d+\))?.*)", re.DOTALL)
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
+_DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One checkpoint of one job, and the store it is in."""
+
+    store: Store
+    manifest: CheckpointManifest
+
+    def entries(self, operator: str) -> list[OperatorSnapshotEntry]:
+        """The state of an operator, by subtask; refuses an operator that has none, naming those that have."""
+        mine = [entry for entry in self.manifest.operators if entry.operator == operator]
+        if not mine:
+            names = ", ".join(sorted({entry.operator for entry in self.manifest.operators})) or "none"
+            raise InvalidUseError(f"no such operator has state here; there are: {names} operator={operator}")
+        return mine
+
+
+def existing_store(url: str | Path) -> Store:
+    """The store at this address. A directory that is not there is an error, not a new store."""
+    text = str(url)
+    parts = urlsplit(text)
+    local = "://" not in text or parts.scheme == "file"
+    if local and not Path(text if "://" not in text else unquote(parts.path)).expanduser().is_dir():
+        raise InvalidUseError(f"no such directory: give the store that the job was started with store={text}")
+    return open_store(text)
+
+
+def jobs_in(store: Store) -> list[str]:
+    """The names of the jobs that have a log here."""
+    heads = {info.path.partition("/")[0]: info.path for info in store.list("") if "/log/" in info.path}
+    return sorted(job for job, path in heads.items() if isinstance(_parsed(job, path), LogObject))
+
+
+def _parsed(job: str, path: str) -> object:
+    try:
+        return JobPaths(job).parse(path)
+    except InvalidUseError:
+        return None
+
+
+def find(url: str | Path, *, job: str | None = None, epoch: int | None = None) -> Found:
+    """A checkpoint: of this job, or of the only one; of this epoch, or the one that the next start would begin from."""
+    store = existing_store(url)
+    name = job if job is not None else _only_job(store)
+    entries = LogStore(store, name).read()
+    if epoch is None:
+        head = LogView(entries).head
+        if head is None:
+            raise NoCheckpoint(f"the job has no checkpoint yet job={name} store={store.url}")
+        return Found(store, head)
+    manifests = {entry.manifest.epoch: entry.manifest for entry in entries if isinstance(entry, Commit)}
+    if epoch not in manifests:
+        there = ", ".join(map(str, sorted(manifests)[-12:])) or "none"
+        raise CheckpointNotFound(f"no checkpoint with this epoch; there are {there} epoch={epoch} job={name}")
+    return Found(store, manifests[epoch])
+
+
+def _only_job(store: Store) -> str:
+    names = jobs_in(store)
+    if len(names) != 1:
+        there = ", ".join(names) if names else "none"
+        raise InvalidUseError(f"name the job; in this store there are: {there} store={store.url}")
+    return names[0]
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+def read_state(found: Found, operator: str, subtasks: Iterable[int] | None = None) -> pa.Table:
+    """An operator's state as rows. Keys never span subtasks, so the tables of subtasks add up to the whole."""
+    chosen = None if subtasks is None else set(subtasks)
+    shape = _shape(found.manifest, operator)
+    entries = [e for e in found.entries(operator) if chosen is None or e.subtask in chosen]
+    runs = [_run(found.store, run) for entry in entries for run in entry.runs]
+    if not runs:
+        return state_schema(found, operator).empty_table()
+    layout = _layout(shape, runs[0].schema)
+    if layout is not None:
+        return _decoded(runs, layout, shape)
+    return pa.concat_tables([_plain(run, shape) for run in runs], promote_options="default")
+
+
+def state_schema(found: Found, operator: str) -> pa.Schema:
+    """The columns of an operator's state, from its first runs or, where it is empty, from the plan."""
+    shape = _shape(found.manifest, operator)
+    first: dict[int, pa.RecordBatch] = {}
+    for entry in found.entries(operator):
+        for run in entry.runs[:1] + entry.runs[-1:]:  # both sides of a join
+            batch = _run(found.store, run)
+            first.setdefault(hash(tuple(batch.schema.names)), batch)
+    if not first:
+        return _planned(shape)
+    batches = list(first.values())
+    layout = _layout(shape, batches[0].schema)
+    if layout is not None:
+        return _decoded(batches[:1], layout, shape).schema
+    tables = [_plain(batch, shape).slice(0, 0) for batch in batches]
+    return pa.concat_tables(tables, promote_options="default").schema
+
+
+def _shape(manifest: CheckpointManifest, operator: str) -> dict[str, Any]:
+    shape = manifest.plan.get(operator)
+    return shape if isinstance(shape, dict) else {}
+
+
+def _run(store: Store, entry: RunEntry) -> pa.RecordBatch:
+    path = entry.path or "inline"
+    data = entry.inline_bytes() if entry.path is None else _bytes(store, entry.path, entry.offset, entry.length)
+    if crc32c(data) != entry.crc32c:
+        raise CorruptDataError(f"the checksum differs: the checkpoint is corrupt path={path}", path=path)
+    return read_run(data, path)
+
+
+def _bytes(store: Store, path: str, offset: int, length: int) -> bytes:
+    try:
+        return store.get_range(path, offset, length)
+    except FileNotFoundError as error:
+        raise CheckpointNotFound(f"this checkpoint is no longer whole, it was collected path={path}") from error
+
+
+def _layout(shape: dict[str, Any], schema: pa.Schema) -> Layout | None:
+    """How partial aggregates are laid out here; ``None`` when these are no partial aggregates that we know."""
+    if "aggregates" not in shape or "keys" not in shape:
+        return None
+    calls = [_RESULT.fullmatch(text) for text in shape["aggregates"]]
+    lead = tuple(name for name in schema.names if name in (WINDOW, END))
+    keys = tuple(_names_of(shape["keys"], schema.names))
+    aggregates = tuple(
+        Aggregate(call["name"], call["function"], call["column"] or None)  # type: ignore[arg-type]
+        for call in calls
+        if call is not None
+    )
+    try:
+        layout = Layout(keys, aggregates, lead)
+        return layout if layout.names == schema.names and None not in calls else None
+    except InvalidUseError:
+        return None
+
+
+def _names_of(columns: Sequence[str], among: Sequence[str]) -> list[str]:
+    """Names out of ``name type`` texts; names may have spaces, so the stored columns decide."""
+    return [max((n for n in among if text.startswith(f"{n} ")), key=len, default=text.partition(" ")[0]) for text in columns]
+
+
+def _decoded(runs: Sequence[pa.RecordBatch], layout: Layout, shape: dict[str, Any]) -> pa.Table:
+    """One row per key and window, with the aggregates as they stand."""
+    merged = counted_partials(runs, layout)
+    columns: dict[str, pa.Array] = {}
+    for name in layout.lead:
+        columns[_time_name(name, shape)] = merged.column(name).cast(_time_type(shape))
+    columns |= {key: merged.column(key) for key in layout.keys}
+    columns |= {
+        aggregate.name: array
+        for aggregate, array in zip(layout.aggregates, results(merged, layout.aggregates), strict=True)
+    }
+    return pa.table(columns)
+
+
+def _plain(run: pa.RecordBatch, shape: dict[str, Any]) -> pa.Table:
+    """The stored columns themselves; those that say where in time a row is get the names of results."""
+    table = pa.Table.from_batches([run])
+    side = next((name.removeprefix("__") for name in table.column_names if name in ("__left", "__right")), None)
+    for at, name in enumerate(table.column_names):
+        if name in (WINDOW, END, "__left", "__right"):
+            table = table.set_column(at, _time_name(name, shape), table.column(at).cast(_time_type(shape)))
+    return table if side is None else table.add_column(0, "side", pa.array([side] * len(table), pa.string()))
+
+
+def _time_name(column: str, shape: dict[str, Any]) -> str:
+    if column == END:
+        return "window_end"
+    window = shape.get("window") or {}
+    return "pane_start" if window.get("kind") == "sliding" and window.get("size") != window.get("slide") else "window_start"
+
+
+def _time_type(shape: dict[str, Any]) -> pa.DataType:
+    return type_of(str(shape.get("time", "int64")))
+
+
+def _planned(shape: dict[str, Any]) -> pa.Schema:
+    fields = [pa.field(_time_name(WINDOW, shape), _time_type(shape))] if shape.get("window") else []
+    fields += [pa.field(name, type_of(kind)) for name, _, kind in (text.partition(" ") for text in shape.get("keys", ()))]
+    calls = [_RESULT.fullmatch(text) for text in shape.get("aggregates", ())]
+    fields += [pa.field(call["name"], type_of(call["type"])) for call in calls if call is not None]
+    return pa.schema(fields or [pa.field("operator", pa.string())])
+
+
+def type_of(text: str) -> pa.DataType:
+    """The Arrow type that prints as this; text for those that have no short name."""
+    if found := _TIMESTAMP.fullmatch(text):
+        return pa.timestamp(found[1], found[2])
+    if found := _DECIMAL.fullmatch(text):
+        make = pa.decimal128 if found[1] == "128" else pa.decimal256
+        return make(int(found[2]), int(found[3]))
+    try:
+        return pa.type_for_alias(text.partition("[")[0] if text.startswith("date") else text)
+    except ValueError:
+        return pa.string()
+
+
+# -- checkpoints and in-flight data ------------------------------------------------------------------------------------
+
+
+def read_checkpoints(url: str | Path, job: str | None = None) -> pa.Table:
+    """Every committed checkpoint of every job, oldest first."""
+    store = existing_store(url)
+    rows = [row for name in ([job] if job else jobs_in(store)) for row in _checkpoints(LogStore(store, name).read())]
+    return pa.Table.from_pylist(rows, schema=CHECKPOINTS)
+
+
+def _checkpoints(entries: Sequence[LogEntry]) -> Iterator[dict[str, Any]]:
+    restorable = {manifest.epoch for manifest in LogView(entries).restorables()}
+    for entry in entries:
+        if isinstance(entry, Commit):
+            m = entry.manifest
+            yield {
+                "job": m.job,
+                "epoch": m.epoch,
+                "checkpoint_id": m.checkpoint_id,
+                "parent": m.parent,
+                "kind": "final" if m.final else "savepoint" if m.is_savepoint else "checkpoint",
+                "unaligned": m.is_unaligned,
+                "parallelism": m.parallelism,
+                "committed": m.commit_wall_ms,
+                "duration_ms": max(0, m.commit_wall_ms - m.trigger_wall_ms),
+                "bytes": sum(each.size_bytes for each in m.objects),
+                "state_rows": sum(run.rows for each in m.operators for run in each.runs),
+                "inflight_bytes": sum(each.bytes for each in m.inflight),
+                "restorable": m.epoch in restorable,
+            }
+
+
+def list_inflight(found: Found) -> pa.Table:
+    """What was recorded where."""
+    rows = [{**_place(entry, found), "events": entry.events, "bytes": entry.bytes} for entry in found.manifest.inflight]
+    return pa.Table.from_pylist(rows, schema=INFLIGHT)
+
+
+def read_inflight(found: Found, operator: str) -> pa.Table:
+    """The recorded rows of an operator's channels, each with the channel it was on."""
+    tables = [
+        _recorded(found, entry) for entry in found.manifest.inflight if entry.operator == operator and entry.events
+    ]
+    if not tables:
+        there = sorted({entry.operator for entry in found.manifest.inflight}) or ["none"]
+        raise InvalidUseError(f"nothing was in flight there; there are: {', '.join(there)} operator={operator}")
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _place(entry: InFlightEntry, found: Found) -> dict[str, Any]:
+    return {
+        "job": found.manifest.job,
+        "epoch": found.manifest.epoch,
+        "operator": entry.operator,
+        "subtask": entry.subtask,
+        "direction": entry.direction,
+        "channel": entry.channel,
+        "peer": entry.peer,
+    }
+
+
+def _recorded(found: Found, entry: InFlightEntry) -> pa.Table:
+    data = _bytes(found.store, entry.path, entry.offset, entry.length)
+    if crc32c(data) != entry.crc32c:
+        raise CorruptDataError(f"the checksum differs: in-flight data is corrupt path={entry.path}", path=entry.path)
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        batches = [b for b, meta in reader.iter_batches_with_custom_metadata() if not meta or WATERMARK_KEY not in meta]
+        table = pa.Table.from_batches(batches, reader.schema)
+    for at, name in enumerate(("subtask", "direction", "channel", "peer")):
+        value = _place(entry, found)[name]
+        table = table.add_column(at, f"inflight_{name}", pa.array([value] * len(table), INFLIGHT.field(name).type))
+    return table
+
+
+def shown(url: str | Path) -> str:
+    """A store's address without secrets."""
+    text = str(url)
+    return bare_url(text) if "://" in text else text
