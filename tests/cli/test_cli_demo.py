@@ -68,36 +68,55 @@ def test_a_grandchild_descends_from_us() -> None:
 
 
 def running(
-    gang: int, committed: int, nodes: list[dict[str, object]], restarts: int = 0
+    gang: int, committed: int, nodes: list[dict[str, object]], **counts: int
 ) -> tuple[str, dict[str, Any]]:
     return "RUNNING", {
         "gang": gang,
         "checkpoints_committed": committed,
         "nodes": nodes,
-        "restarts": restarts,
-        "rows_in": 10,
+        "rows_in": 50,
+        **counts,
     }
 
 
-def test_the_kill_waits_for_a_checkpoint_and_the_recovery_for_a_whole_new_gang(
-    worker: subprocess.Popen[bytes],
-) -> None:
-    mine, printed = [node(worker.pid)], io.StringIO()
+def test_the_kill_waits_for_a_checkpoint_and_for_rows(worker: subprocess.Popen[bytes]) -> None:
+    mine, alive = [node(worker.pid)], []
+
+    class Job(Scripted):
+        def metrics(self) -> dict[str, Any]:
+            alive.append(worker.poll() is None)
+            return super().metrics()
+
     looks = [
         running(0, 0, mine),
-        ("STARTING", {"checkpoints_committed": 1, "nodes": mine}),
-        running(0, 2, mine),
-        running(0, 2, mine),
-        ("RESTARTING", {"restarts": 1, "gang": None}),
-        running(4, 2, mine, restarts=1),
-        running(4, 2, mine * 2, restarts=1),
-        running(4, 3, mine * 2, restarts=1),
+        ("STARTING", {"checkpoints_committed": 1, "nodes": mine, "rows_in": 50}),
+        running(0, 1, mine, rows_in=24),
+        running(0, 2, mine, rows_in=25),
     ]
-    story = watch_and_kill(Scripted(looks), 100, Output(False, printed))
-    assert (story.killed, story.checkpoints_before, story.restarts) == (worker.pid, 2, 1)
-    assert story.recovered_s is not None
-    assert story.tells_something
-    assert printed.getvalue().count("processing again") == 1
+    story = watch_and_kill(Job(looks), 100, Output(False, io.StringIO()))
+    assert alive[:4] == [True] * 4
+    assert story.killed == worker.pid
+    assert worker.wait(10) == -9
+
+
+def test_the_job_has_recovered_when_all_nodes_of_a_new_gang_read_on(worker: subprocess.Popen[bytes]) -> None:
+    one, printed = [node(worker.pid)], io.StringIO()
+    again = [
+        running(0, 2, one, restarts=1, rows_read=60),  # the old gang still speaks
+        ("RESTARTING", {"restarts": 1, "gang": None, "rows_read": 60}),
+        running(4, 2, one * 2, restarts=1, rows_read=60),  # what the old gang said last
+        running(4, 2, one * 2, restarts=1, rows_read=0),
+        running(4, 2, one, restarts=1, rows_read=7),
+    ]
+    story = watch_and_kill(Scripted([running(0, 2, one), *again]), 100, Output(False, printed))
+    assert story.recovered_s is None
+    done = running(4, 3, one * 2, restarts=1, rows_read=9)
+    story = Story(killed=7, gang_before=0)
+    job = Scripted([*again, done])
+    seen = []
+    while not job.await_termination():
+        seen.append(demo._running_again(story, job, job.metrics()))
+    assert seen == [False] * 5 + [True]
 
 
 def test_a_job_that_was_done_too_soon_tells_nothing() -> None:
@@ -199,7 +218,9 @@ def test_the_screen_and_the_exit_code_say_whether_it_was_exact(
         def stop(self) -> None:
             pass
 
-    story = Story(killed=7, recovered_s=1.5, final={"restarts": 1, "checkpoints_committed": 4})
+    story = Story(
+        killed=7, recovered_s=1.5, final={"restarts": 1, "checkpoints_committed": 4, "rows_read": 70}
+    )
     proofs = [Proof("per key", 10, 10, wrong), Proof("per kind", 5, 5, 0)]
     monkeypatch.setattr("tidegate.spark.session.local_session", lambda *_, **__: Session())
     monkeypatch.setattr(demo, "_tell", lambda *_: (story, proofs, 100))
@@ -217,6 +238,7 @@ def test_the_screen_and_the_exit_code_say_whether_it_was_exact(
     assert main(["demo"]) == code
     printed = capsys.readouterr().out
     assert ("exact      yes" if wrong == 0 else "exact      NO") in printed
+    assert "4 checkpoints committed, 1 restart; went on after 1.5 s from the checkpoint, 30 rows" in printed
     assert len(printed.splitlines()) < 20
 
 

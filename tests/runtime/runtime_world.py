@@ -32,7 +32,8 @@ from tidegate.plan.physical import SourceSpec
 from tidegate.store.base import Store
 from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
-from tidegate.wire.transport import InProcessHub, InProcessTransport
+from tidegate.wire.arrow import Message
+from tidegate.wire.transport import ChannelId, InProcessHub, InProcessTransport
 
 from runtime_jobs import QUICK
 
@@ -208,6 +209,21 @@ class Line:
             self.leader.message(self.connection, message)
 
 
+class Tap:
+    """Notes what a node receives from others, and passes it on."""
+
+    def __init__(self, node: Node, wire: list[tuple[ChannelId, Message]]) -> None:
+        self._node = node
+        self._wire = wire
+
+    def received(self, channel: ChannelId, message: Message, size_bytes: int) -> None:
+        self._wire.append((channel, message))
+        self._node.received(channel, message, size_bytes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+
 class WorldGang:
     """The launcher: starts nodes as actors of the world."""
 
@@ -247,6 +263,7 @@ class World:
         self.config = CheckpointConfig(interval=interval, data_dir="memory", **checkpoint)
         self.credit_bytes = credit_bytes
         self.said: list[tuple[int, str]] = []
+        self.wire: list[tuple[ChannelId, Message]] = []
         self.steps = 0
         self.nodes: dict[int, Actor] = {}
         self.lines: dict[int, Line] = {}
@@ -312,7 +329,7 @@ class World:
             line = Line(self, actor, index)
             line.node = node
             self.lines[index] = line
-            transport = InProcessTransport(hub, node)
+            transport = InProcessTransport(hub, Tap(node, self.wire))
             actor.begin(lambda n=node, t=transport, li=line: n.run(t, li, pid=1, host="world"))  # type: ignore[misc]
 
     # -- steps -----------------------------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Protocol
 
 import psutil
 import pytest
@@ -11,11 +14,14 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from workloads import Data, make_data
 
+import tidegate as tg
+from tidegate.api.job import Job
 from tidegate.spark.session import local_session
 
 HERE = Path(__file__).resolve().parent
 MASTER = "local[5]"
 END_WAIT_S = 20.0
+OFTEN = tg.CheckpointConfig(interval="100ms")
 
 # Class loading and JIT are most of a cold start. Never for measuring speed.
 QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -33,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The environment of the JVM and where its output goes; ends the JVM and its Python workers afterwards."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(HERE))  # the workers import the functions and sources of these tests
+        patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)  # the workers import the functions and sources of these tests
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.delenv("PYSPARK_PYTHON", raising=False)
         yield tmp_path_factory.mktemp("jvm") / "spark.log"
@@ -77,11 +83,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     return make_data(tmp_path_factory.mktemp("data"))
 
 
-@pytest.fixture(autouse=True)
-def _no_node_outlives_its_test() -> Iterator[None]:
-    """Every job of a test must have ended with it: its threads are gone."""
-    yield
-    import threading
+class Start(Protocol):
+    """Starts a pipeline on the module's session: two nodes and frequent checkpoints unless told otherwise."""
 
+    def __call__(self, pipeline: tg.Pipeline, **options: Any) -> Job: ...
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
+    """Whatever becomes of the test, its jobs are stopped, and nothing of them is left in this process."""
+    jobs: list[Job] = []
+
+    def begin(pipeline: tg.Pipeline, **options: Any) -> Job:
+        given = {"parallelism": 2, "store": tmp_path / "store", "checkpoint": OFTEN, **options}
+        jobs.append(pipeline.start(given.pop("spark", spark), **given))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.stop()
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith("tidegate")]
     assert not left, f"these threads of a job are still there: {left}"

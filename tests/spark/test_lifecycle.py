@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from conftest import OFTEN, Start, start_session
 from poison import explode, wrong_columns
 from pyspark.sql import SparkSession
 from workloads import TUMBLING, TWO_SINKS, Data, read
@@ -19,7 +18,6 @@ from tidegate.api.job import Job
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.testing.crash import wait_for_checkpoints, wait_for_status, wait_until
 
-OFTEN = tg.CheckpointConfig(interval="100ms")
 SECONDLY = tg.CheckpointConfig(interval="1s")
 
 
@@ -28,63 +26,55 @@ def endless(tmp_path: Path, rows_per_second: float = 1_000) -> tg.Pipeline:
     return tg.Pipeline("endless", rows.write_parquet(tmp_path / "out"))
 
 
-@contextmanager
-def running(spark: SparkSession, pipeline: tg.Pipeline, tmp_path: Path, **options: object) -> Iterator[Job]:
-    """A job that runs now, and does not afterwards."""
-    chosen = {"parallelism": 2, "store": tmp_path / "store", "checkpoint": OFTEN, **options}
-    job = pipeline.start(spark, **chosen)
-    try:
-        wait_for_status(job, "RUNNING")
-        yield job
-    finally:
-        job.stop()
+def started(job: Job) -> Job:
+    """The same job, once it runs."""
+    wait_for_status(job, "RUNNING")
+    return job
 
 
 # -- starting ------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_starts_quickly_on_a_warm_session(spark: SparkSession, tmp_path: Path) -> None:
-    with running(spark, endless(tmp_path / "cold"), tmp_path / "cold"):
-        pass
-    started = time.monotonic()
-    with running(spark, endless(tmp_path / "warm"), tmp_path / "warm"):
-        seconds = time.monotonic() - started
+def test_a_job_starts_quickly_on_a_warm_session(start: Start, tmp_path: Path) -> None:
+    started(start(endless(tmp_path / "cold"), store=tmp_path / "cold" / "store")).stop()
+    began = time.monotonic()
+    started(start(endless(tmp_path / "warm"), store=tmp_path / "warm" / "store"))
+    seconds = time.monotonic() - began
     print(f"start on a warm session: {seconds:.2f} s")
     assert seconds < 10
 
 
-def test_the_default_parallelism_leaves_a_slot_free(spark: SparkSession, tmp_path: Path) -> None:
-    with running(spark, endless(tmp_path), tmp_path, parallelism=None) as job:
-        assert len(job.metrics()["nodes"]) == 4
-        assert spark.range(10).count() == 10  # Spark still answers
+def test_the_default_parallelism_leaves_a_slot_free(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    job = started(start(endless(tmp_path), parallelism=None))
+    assert len(job.metrics()["nodes"]) == 4
+    assert spark.range(10).count() == 10  # Spark still answers
 
 
 def test_explain_shows_the_barriers_and_channels_of_what_is_started(data: Data, tmp_path: Path) -> None:
     text = TWO_SINKS.pipeline(data, tmp_path).explain(parallelism=4, checkpoint=OFTEN)
     assert "PhysicalResultCollect" in text
     assert "PhysicalBarrier upstream_count=4" in text
-    assert "channels=16" in text
+    assert "channels=4 checkpoint=aligned" in text
 
 
 # -- refusing ------------------------------------------------------------------------------------------------------
 
 
-def test_too_few_slots_are_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    started = time.monotonic()
+def test_too_few_slots_are_refused_at_once(start: Start, tmp_path: Path) -> None:
+    began = time.monotonic()
     with pytest.raises(InvalidUseError, match=r"5 tasks at once.*needs 9.*local\[10\]"):
-        endless(tmp_path).start(spark, parallelism=9, store=tmp_path / "store", checkpoint=OFTEN)
-    assert time.monotonic() - started < 5
+        start(endless(tmp_path), parallelism=9)
+    assert time.monotonic() - began < 5
 
 
-def test_slots_that_another_job_holds_are_refused_in_seconds(spark: SparkSession, tmp_path: Path) -> None:
-    with running(spark, endless(tmp_path), tmp_path, parallelism=3):
-        started = time.monotonic()
-        other = endless(tmp_path / "other")
-        with pytest.raises(InvalidUseError, match=r"other jobs hold 3 of the 5.*parallelism=4"):
-            other.start(spark, parallelism=4, store=tmp_path / "other" / "store", checkpoint=OFTEN)
-        assert time.monotonic() - started < 15
-        with running(spark, other, tmp_path / "other", parallelism=2):
-            pass
+def test_slots_that_another_job_holds_are_refused_in_seconds(start: Start, tmp_path: Path) -> None:
+    started(start(endless(tmp_path), parallelism=3))
+    other, store = endless(tmp_path / "other"), tmp_path / "other" / "store"
+    began = time.monotonic()
+    with pytest.raises(InvalidUseError, match=r"other jobs hold 3 of the 5.*parallelism=4"):
+        start(other, parallelism=4, store=store)
+    assert time.monotonic() - began < 15
+    started(start(other, parallelism=2, store=store))
 
 
 @pytest.mark.parametrize(
@@ -92,16 +82,14 @@ def test_slots_that_another_job_holds_are_refused_in_seconds(spark: SparkSession
     [(explode, ["ValueError: row", "is poison", "in check_rows", "poison.py"]), (wrong_columns, ["key: int64"])],
 )
 def test_a_poison_pipeline_fails_fast_with_its_own_traceback(
-    spark: SparkSession, data: Data, tmp_path: Path, function: object, words: list[str]
+    start: Start, data: Data, tmp_path: Path, function: object, words: list[str]
 ) -> None:
     stream = read(data.bids, None, 2).map_batches(function)
-    started = time.monotonic()
-    job = tg.Pipeline("poison", stream.write_parquet(tmp_path / "out")).start(
-        spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN
-    )
+    began = time.monotonic()
+    job = start(tg.Pipeline("poison", stream.write_parquet(tmp_path / "out")))
     with pytest.raises(JobFailedError) as caught:
         job.await_termination(60)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - began
     text = str(caught.value)
     assert [word for word in words if word not in text] == [], text
     assert [word for word in ("org.apache", "Py4J", "SparkException") if word in text] == [], text
@@ -111,12 +99,12 @@ def test_a_poison_pipeline_fails_fast_with_its_own_traceback(
 # -- waiting -------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_job_costs_next_to_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_idle_job_costs_next_to_nothing(start: Start, tmp_path: Path) -> None:
     """No rows for seconds: what is left is the loop's waiting, heartbeats, reports and empty checkpoints."""
-    with running(spark, endless(tmp_path, 0.1), tmp_path, checkpoint=SECONDLY) as job:
-        wait_for_checkpoints(job, 2)
-        nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
-        shares = [_cpu_share(nodes, seconds=3.0) for _ in range(2)]
+    job = started(start(endless(tmp_path, 0.1), checkpoint=SECONDLY))
+    wait_for_checkpoints(job, 2)
+    nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
+    shares = [_cpu_share(nodes, seconds=3.0) for _ in range(2)]
     print(f"an idle node uses {[f'{share:.1%}' for share in shares[0] + shares[1]]} of a core")
     assert min(max(share) for share in shares) < 0.04
 
@@ -133,13 +121,14 @@ def _cpu_share(processes: list[psutil.Process], seconds: float) -> list[float]:
 # -- ending --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_job_leaves_nothing_running(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_a_stopped_job_leaves_nothing_running(start: Start, data: Data, tmp_path: Path) -> None:
     before_threads, before_ports = _threads(), _ports(psutil.Process())
     pipeline = TUMBLING.pipeline(data, tmp_path / "out", seconds=20, parallelism=2)
-    with running(spark, pipeline, tmp_path) as job:
-        wait_for_checkpoints(job, 3)
-        nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
-        assert all(_ports(node) for node in nodes)
+    job = started(start(pipeline))
+    wait_for_checkpoints(job, 3)
+    nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
+    assert all(_ports(node) for node in nodes)
+    job.stop()
     assert (job.status, job.metrics()["nodes"]) == ("STOPPED", [])
     assert _threads() <= before_threads
     assert _ports(psutil.Process()) <= before_ports
@@ -147,30 +136,30 @@ def test_a_stopped_job_leaves_nothing_running(spark: SparkSession, data: Data, t
     assert _pending(tmp_path / "out") == []
 
 
-def test_a_stop_right_after_a_kill_leaves_nothing_pending(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_a_stop_right_after_a_kill_leaves_nothing_pending(start: Start, data: Data, tmp_path: Path) -> None:
     pipeline = TWO_SINKS.pipeline(data, tmp_path / "out", seconds=20, parallelism=2)
-    with running(spark, pipeline, tmp_path) as job:
-        wait_for_checkpoints(job, 3)
-        nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
-        nodes[0].kill()
+    job = started(start(pipeline))
+    wait_for_checkpoints(job, 3)
+    nodes = [psutil.Process(node["pid"]) for node in job.metrics()["nodes"]]
+    nodes[0].kill()
+    job.stop()
     assert job.status == "STOPPED"
     assert _pending(tmp_path / "out") == []
     _check_quiet(nodes[1:])
 
 
-def test_a_job_whose_session_is_stopped_fails_and_can_go_on_later(jvm: Path, tmp_path: Path) -> None:
-    from conftest import start_session
-
+def test_a_job_whose_session_is_stopped_fails_and_can_go_on_later(
+    jvm: Path, spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
     pipeline = endless(tmp_path)
-    session = start_session(jvm)  # the module's own, or a new one: either way it is stopped here
-    job = pipeline.start(session, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN)
+    job = start(pipeline)
     wait_for_checkpoints(job, 2)
-    session.stop()
+    spark.stop()
     with pytest.raises(JobFailedError, match="session was stopped"):
         job.await_termination(60)
-    with running(start_session(jvm), pipeline, tmp_path) as again:
-        assert again.restored_from is not None
-        wait_for_checkpoints(again, 2)
+    again = start(pipeline, spark=start_session(jvm))
+    wait_for_checkpoints(again, 2)
+    assert again.restored_from is not None
 
 
 def _threads() -> set[str]:
@@ -191,6 +180,7 @@ def _check_quiet(nodes: list[psutil.Process]) -> None:
 
     wait_until("workers without sockets", quiet, timeout_s=10)
     alive = [node for node in nodes if node.is_running()]
+    _cpu_share(alive, 0.3)  # a last collection of garbage
     assert max(_cpu_share(alive, seconds=0.5), default=0) < 0.1
 
 

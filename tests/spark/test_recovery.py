@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
+from conftest import Start
 from workloads import BIDS, TUMBLING, TWO_COPIES, TWO_SINKS, Data
 
 import tidegate as tg
@@ -18,13 +18,12 @@ from tidegate.api.job import Job
 from tidegate.errors import TidegateError
 from tidegate.testing.crash import assert_same_rows, kill_node, read_output, wait_for_checkpoints, wait_until
 
-OFTEN = tg.CheckpointConfig(interval="100ms")
 BY_HAND = tg.CheckpointConfig(interval="600s")
 
 
-def test_a_killed_worker_is_replaced_in_seconds(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_in_seconds(start: Start, data: Data, tmp_path: Path) -> None:
     pipeline = TUMBLING.pipeline(data, tmp_path / "out", seconds=4, parallelism=2)
-    job = pipeline.start(spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN)
+    job = start(pipeline)
     wait_for_checkpoints(job, 3)
     started = time.monotonic()
     kill = kill_node(job, 0)
@@ -38,26 +37,24 @@ def test_a_killed_worker_is_replaced_in_seconds(spark: SparkSession, data: Data,
     TUMBLING.check(data, tmp_path / "out")
 
 
-def test_a_stopped_job_reads_on_from_its_checkpoint(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_a_stopped_job_reads_on_from_its_checkpoint(start: Start, data: Data, tmp_path: Path) -> None:
     pipeline = TWO_SINKS.pipeline(data, tmp_path / "out", seconds=3, parallelism=2)
-    first = pipeline.start(spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN)
+    first = start(pipeline)
     wait_for_checkpoints(first, 5)
     first.stop()
     assert first.status == "STOPPED"
-    second = TWO_SINKS.pipeline(data, tmp_path / "out").start(
-        spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN
-    )
+    second = start(TWO_SINKS.pipeline(data, tmp_path / "out"))
     assert second.await_termination(60)
     assert second.restored_from is not None
     assert 0 < second.metrics()["rows_read"] < BIDS == second.metrics()["rows_in"]
     TWO_SINKS.check(data, tmp_path / "out")
 
 
-def test_a_savepoint_is_resumed_at_another_parallelism(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_a_savepoint_is_resumed_at_another_parallelism(start: Start, data: Data, tmp_path: Path) -> None:
     read: list[int] = []
     for parallelism in (2, 4, 1):
         pipeline = TUMBLING.pipeline(data, tmp_path / "out", seconds=4, parallelism=parallelism)
-        job = pipeline.start(spark, parallelism=parallelism, store=tmp_path / "store", checkpoint=OFTEN)
+        job = start(pipeline, parallelism=parallelism)
         wait_for_checkpoints(job, 3)
         if parallelism == 1:
             assert job.await_termination(60)
@@ -71,11 +68,9 @@ def test_a_savepoint_is_resumed_at_another_parallelism(spark: SparkSession, data
     TUMBLING.check(data, tmp_path / "out")
 
 
-def test_a_finished_job_started_again_is_finished(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_a_finished_job_started_again_is_finished(start: Start, data: Data, tmp_path: Path) -> None:
     for again in (False, True):
-        job = TUMBLING.pipeline(data, tmp_path / "out").start(
-            spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN
-        )
+        job = start(TUMBLING.pipeline(data, tmp_path / "out"))
         assert job.await_termination(60)
         assert (job.status, job.restored_from is not None) == ("FINISHED", again)
         TUMBLING.check(data, tmp_path / "out")
@@ -84,12 +79,12 @@ def test_a_finished_job_started_again_is_finished(spark: SparkSession, data: Dat
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_two_sinks_show_the_same_epochs_after_recovery(
-    spark: SparkSession, data: Data, tmp_path: Path, seed: int
+    start: Start, data: Data, tmp_path: Path, seed: int
 ) -> None:
     """Workers are killed while a checkpoint is on its way. Afterwards both sinks have it, or none has."""
     dice = random.Random(seed)
     pipeline = TWO_COPIES.pipeline(data, tmp_path / "out", seconds=20, parallelism=2)
-    job = pipeline.start(spark, parallelism=2, store=tmp_path / "store", checkpoint=BY_HAND)
+    job = start(pipeline, checkpoint=BY_HAND)
     wait_until("rows", lambda: job.metrics()["rows_in"] > 2_000)
     job.checkpoint()
     for _ in range(2):
@@ -102,9 +97,7 @@ def test_two_sinks_show_the_same_epochs_after_recovery(
         _check_same_epochs(tmp_path / "out", f"seed={seed}")
     job.stop()
     _check_same_epochs(tmp_path / "out", f"seed={seed}, stopped")
-    TWO_COPIES.pipeline(data, tmp_path / "out").start(
-        spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN
-    ).await_termination(60)
+    start(TWO_COPIES.pipeline(data, tmp_path / "out")).await_termination(60)
     TWO_COPIES.check(data, tmp_path / "out")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from conftest import Start
 from workloads import WORKLOADS, Data, Workload
 
-import tidegate as tg
 from tidegate.spark import daemon
 from tidegate.testing.crash import kill_at_random, wait_for_checkpoints
 
@@ -21,14 +20,9 @@ KILLS = 2
 @pytest.mark.parametrize("parallelism", WIDTHS)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_the_result_is_that_of_a_batch_engine(
-    spark: SparkSession, data: Data, tmp_path: Path, workload: Workload, parallelism: int
+    start: Start, data: Data, tmp_path: Path, workload: Workload, parallelism: int
 ) -> None:
-    job = workload.pipeline(data, tmp_path / "out").start(
-        spark,
-        parallelism=parallelism,
-        store=tmp_path / "store",
-        checkpoint=tg.CheckpointConfig(interval="200ms"),
-    )
+    job = start(workload.pipeline(data, tmp_path / "out"), parallelism=parallelism)
     assert job.await_termination(60)
     assert (job.status, job.metrics()["restarts"], job.metrics()["late_rows"]) == ("FINISHED", 0, 0)
     assert job.metrics()["rows_in"] == workload.rows_in()
@@ -38,16 +32,11 @@ def test_the_result_is_that_of_a_batch_engine(
 @pytest.mark.parametrize("parallelism", WIDTHS)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_the_result_is_exact_after_kills_at_random_moments(
-    spark: SparkSession, data: Data, tmp_path: Path, workload: Workload, parallelism: int
+    start: Start, data: Data, tmp_path: Path, workload: Workload, parallelism: int
 ) -> None:
     seed = WORKLOADS.index(workload) * 10 + parallelism
     pipeline = workload.pipeline(data, tmp_path / "out", seconds=SECONDS, parallelism=parallelism)
-    job = pipeline.start(
-        spark,
-        parallelism=parallelism,
-        store=tmp_path / "store",
-        checkpoint=tg.CheckpointConfig(interval="100ms"),
-    )
+    job = start(pipeline, parallelism=parallelism)
     wait_for_checkpoints(job)
     kills = kill_at_random(job, KILLS, seed)
     assert job.await_termination(60)
@@ -59,10 +48,10 @@ def test_the_result_is_exact_after_kills_at_random_moments(
     workload.check(data, tmp_path / "out")
 
 
-def test_without_checkpoints_the_result_is_the_same(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_without_checkpoints_the_result_is_the_same(start: Start, data: Data, tmp_path: Path) -> None:
     for workload in WORKLOADS:
         out = tmp_path / workload.name
-        job = workload.pipeline(data, out).start(spark, parallelism=2, store=tmp_path / "store")
+        job = start(workload.pipeline(data, out), checkpoint=None)
         assert job.await_termination(60)
         assert job.status == "FINISHED"
         workload.check(data, out)

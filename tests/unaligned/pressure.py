@@ -40,6 +40,8 @@ TIMEOUT_MS = 150
 NO_RESTARTS = RestartPolicy(limit=0, user_error_limit=0)
 
 Row = dict[str, Any]
+LIVE: list[tuple[Scene, Job]] = []
+"""Every job that a test has started. A failing test must not leave one at its gate: threads would never end."""
 
 
 class Crash(Exception):
@@ -58,7 +60,10 @@ def wait_for(what: str, condition: Callable[[], object]) -> None:
 
 
 class PausingSource:
-    """Slices of event time, one per split. While ``paused``, no split gives more than ``pause_at`` rows."""
+    """Slices of event time, one per split. While ``paused``, no split gives more than ``pause_at`` rows.
+
+    ``stick`` names a split whose next poll does not return until ``unstuck``: its node does nothing meanwhile.
+    """
 
     def __init__(
         self,
@@ -80,6 +85,9 @@ class PausingSource:
         self._poll_rows, self._pace_s, self._pause_at = poll_rows, pace_s, pause_at
         self._load = None if load is None else pa.array([load], pa.binary())
         self.positions: Counter[int] = Counter()
+        self.stick: int | None = None
+        self.unstuck = threading.Event()
+        self.stuck = threading.Event()
 
     def splits(self) -> Sequence[Split]:
         span = self._rows * STEP_MS
@@ -128,6 +136,10 @@ class PausingReader:
 
     def poll(self, max_rows: int) -> Polled:
         source, now = self._source, time.monotonic()
+        if source.stick == self._split:
+            source.stick = None
+            source.stuck.set()
+            assert source.unstuck.wait(PATIENCE_S)
         stop = min(self._position + min(max_rows, source._poll_rows), source.bound())
         if stop <= self._position or now < self._next:
             return Polled(None, finished=self._position >= source._rows)
@@ -185,6 +197,18 @@ class Gate:
         (self.open if is_open else self.shut)()
 
 
+def end_all() -> None:
+    """End what a test has left running."""
+    while LIVE:
+        scene, job = LIVE.pop()
+        for source in scene.sources:
+            source.unstuck.set()
+        if job.status not in ("FINISHED", "FAILED", "STOPPED"):
+            for gate in scene.gates:
+                gate.crash()
+            job.stop()
+
+
 # -- jobs ----------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +228,9 @@ class Scene:
         options = JobOptions(
             parallelism=parallelism, checkpoint=checkpoint, store=str(self.store), restarts=NO_RESTARTS
         )
-        return Job(begin(self.pipeline.physical(parallelism), ThreadGang(parallelism), options))
+        job = Job(begin(self.pipeline.physical(parallelism), ThreadGang(parallelism), options))
+        LIVE.append((self, job))
+        return job
 
     @contextmanager
     def running(self, parallelism: int = 2, **changes: Any) -> Iterator[Job]:
@@ -256,9 +282,10 @@ class Scene:
     def paused_everywhere(self, job: Job, parallelism: int = 2) -> None:
         """Wait until the sources have given all they may for now and every gate has something in hand."""
         for source in self.sources:
-            wait_for("the source to pause", lambda s=source: _paused(s, parallelism))
+            wait_for("the source to pause", lambda s=source: job.error or _paused(s, parallelism))
         for gate in self.gates:
-            wait_for("something at the gate", lambda g=gate: g.entered)
+            wait_for("something at the gate", lambda g=gate: job.error or g.entered)
+        assert job.error is None, job.error
 
 
 def _paused(source: PausingSource, parallelism: int) -> bool:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pressure import TIMEOUT_MS, found_windows, gate_before_aggregation, last, took_unaligned, wait_for, windows
+from pressure import (
+    TIMEOUT_MS,
+    found_windows,
+    gate_before_aggregation,
+    last,
+    took_unaligned,
+    wait_for,
+    windows,
+)
 
-from tidegate.api.job import Job
 from tidegate.errors import CheckpointAbortedError
-
-
-def checkpoint_in_background(job: Job, pool: ThreadPoolExecutor, *, savepoint: str | None = None) -> object:
-    return pool.submit(job.savepoint, savepoint) if savepoint else pool.submit(job.checkpoint)
 
 
 def test_more_data_in_flight_than_allowed_aborts_that_checkpoint_and_names_the_channel(tmp_path: Path) -> None:
@@ -84,4 +86,3 @@ def test_auto_without_pressure_stays_aligned(tmp_path: Path) -> None:
     assert (last(job)["unaligned"], last(job)["inflight_events"]) == (False, 0)
     scene.complete(job)
     assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())
-    assert not [t for t in threading.enumerate() if t.name.startswith("node0-upload")]

@@ -9,6 +9,7 @@ import pyarrow as pa
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
 from tidegate.runtime.leader import Leader
+from tidegate.runtime.savepoint import write_savepoint
 
 STOP_WAIT_S = 60.0
 
@@ -60,9 +61,15 @@ class Job:
         return self._leader.request_checkpoint().result(parse_duration_ms(timeout) / 1000)
 
     def savepoint(self, path: str | None = None, timeout: Duration = "600s") -> int:
-        """Take a checkpoint that is kept until you delete it; gives its epoch. It is never unaligned."""
+        """Take an aligned checkpoint that is kept, and copy it to ``path`` if one is given; gives its epoch.
+
+        ``Pipeline.start(restore=path)`` starts from the copy, in any store, at any parallelism.
+        """
         self._need_checkpoints("savepoint()")
-        return self._leader.request_checkpoint(savepoint=path or "").result(parse_duration_ms(timeout) / 1000)
+        epoch = self._leader.request_checkpoint(savepoint=path or "").result(parse_duration_ms(timeout) / 1000)
+        if path is not None:
+            write_savepoint(self._leader.log, epoch, path)
+        return epoch
 
     def cancel_checkpoint(self, checkpoint_id: int) -> None:
         """Abort a checkpoint that is under way."""
@@ -89,7 +96,13 @@ class Job:
 
     def collect(self, sink: str | None = None) -> pa.Table:
         """The committed rows of a ``collect()`` sink; name it when the pipeline has several."""
-        return self._leader.collected(sink)
+        return self._leader.publisher.collected(sink)
+
+    def to_dataframe(self, spark: Any, sink: str | None = None) -> Any:
+        """The committed rows of a sink as a Spark DataFrame; name the sink when the pipeline has several."""
+        from tidegate.spark.frames import committed_rows
+
+        return committed_rows(spark, self._leader.sinks(), sink)
 
     def _need_checkpoints(self, what: str) -> None:
         if not self._leader.checkpointing:

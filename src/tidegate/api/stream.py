@@ -319,6 +319,15 @@ class Output:
         """The same output; its sink has this name in explain, metrics and checkpoints."""
         return Output(_named(self._node, name))
 
+    def to_dataframe(self, spark: Any) -> Any:
+        """The rows that are committed now, as a Spark DataFrame. For ``write_parquet``; a job does it for ``collect`` too."""
+        from tidegate.spark.frames import committed_rows
+
+        node = self._node
+        while not isinstance(node, Write):
+            node = node.inputs[0]
+        return committed_rows(spark, [("", node.sink, node.inputs[0].schema)])
+
 
 def _over(*inputs: Node) -> dict[str, Any]:
     """What an operator has that passes on the columns of its inputs."""

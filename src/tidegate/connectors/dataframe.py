@@ -83,7 +83,7 @@ class _FrameSource:
 
     def _spooled_at(self, place: str, spool: Spool) -> Self:
         source = copy.copy(self)
-        source._place, source._spool = place, spool
+        source._place, source._spool, source._feeder = place, spool, self._feeder
         return source
 
     @property

@@ -12,6 +12,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import TypeAlias
 
+from tidegate.core.adapt import AlignmentThreshold, Observed
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry, NodeStats, ObjectEntry
 from tidegate.core.policy import DistributedCheckpointConfig
 from tidegate.core.prepare import PlanShape, PrepareAck
@@ -64,7 +65,10 @@ Overdue: TypeAlias = Promote | GiveUp | None
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """The live attempt. Participants are frozen at its start. ``progress_ms``: when a node last moved on."""
+    """The live attempt. Participants are frozen at its start. ``progress_ms``: when a node last moved on.
+
+    ``threshold_ms`` is a learned threshold, which counts instead of the configured one.
+    """
 
     checkpoint_id: int
     epoch: int
@@ -77,6 +81,7 @@ class Attempt:
     wall_ms: int = 0
     savepoint: str | None = None
     final: bool = False
+    threshold_ms: int | None = None
     requests: list[str] = field(default_factory=list)
     phase: CheckpointPhase = CheckpointPhase.INJECTING_BARRIERS
     progress_ms: int = 0
@@ -137,7 +142,7 @@ class Attempt:
         else:
             times.append(self.progress_ms + config.node_snapshot_timeout_ms)
         if self._promotable(config):
-            times.append(self.started_ms + config.unaligned_threshold_ms)
+            times.append(self.started_ms + self._threshold_ms(config))
         return min(times)
 
     def overdue(self, config: DistributedCheckpointConfig, now_ms: int) -> Overdue:
@@ -152,14 +157,23 @@ class Attempt:
                 return GiveUp(self._late(BarrierInjectionFailed, "sources did not take the barrier", age_ms))
         elif now_ms - self.progress_ms >= config.node_snapshot_timeout_ms:
             return GiveUp(self._late(CheckpointTimeout, "nodes did not report in time", age_ms))
-        if self._promotable(config) and age_ms >= config.unaligned_threshold_ms:
+        if self._promotable(config) and age_ms >= self._threshold_ms(config):
             return Promote()
         return None
 
     def alignment_timeout_ms(self, config: DistributedCheckpointConfig) -> int | None:
         """After how long barriers may overtake; ``None``: never."""
         aligned = self.final or self.savepoint is not None or not config.enable_unaligned_fallback
-        return None if aligned else config.unaligned_threshold_ms
+        return None if aligned else self._threshold_ms(config)
+
+    def learned(self, threshold: AlignmentThreshold | None, unaligned: bool) -> AlignmentThreshold | None:
+        """The threshold after this attempt's commit. What may not overtake teaches nothing."""
+        if threshold is None or self.threshold_ms is None or self.final or self.savepoint is not None:
+            return threshold
+        return threshold.learned(Observed(unaligned, self.progress_ms - self.started_ms, self.threshold_ms))
+
+    def _threshold_ms(self, config: DistributedCheckpointConfig) -> int:
+        return config.unaligned_threshold_ms if self.threshold_ms is None else self.threshold_ms
 
     def _promotable(self, config: DistributedCheckpointConfig) -> bool:
         return not self.promoted and bool(self.alignment_timeout_ms(config))

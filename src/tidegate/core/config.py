@@ -48,7 +48,9 @@ class UnalignedMode(StrEnum):
 class CheckpointConfig:
     """How to checkpoint. Off unless ``interval`` is given. Durations: ``"10s"``, milliseconds, a timedelta.
 
-    ``tolerable_failures`` is how many checkpoints in a row may fail before the job does (default: any).
+    With ``adaptive_alignment`` the alignment timeout is where learning begins: it follows what checkpoints
+    took, within a factor of ten. ``tolerable_failures`` is how many checkpoints in a row may fail before the
+    job does (default: any).
     """
 
     interval: Duration | None = None
@@ -59,6 +61,7 @@ class CheckpointConfig:
     unaligned: UnalignedMode | str = UnalignedMode.AUTO
     alignment_timeout: Duration = "30s"
     max_inflight_bytes: int = 512 * MIB
+    adaptive_alignment: bool = False
     retain: int = 5
     min_pause: Duration = "0s"
     tolerable_failures: int | None = None
@@ -77,6 +80,8 @@ class CheckpointConfig:
         parse_duration_ms(self.alignment_timeout, name="alignment_timeout", minimum_ms=1)
         parse_duration_ms(self.min_pause, name="min_pause")
         _choice(UnalignedMode, "unaligned", self.unaligned)
+        if not isinstance(self.adaptive_alignment, bool):
+            raise InvalidUseError(f"adaptive_alignment is True or False adaptive_alignment={self.adaptive_alignment!r}")
         _check_place(self.data_dir)
         _whole("max_checkpoint_size", self.max_checkpoint_size, 1)
         _whole("max_inflight_bytes", self.max_inflight_bytes, 1)

@@ -48,6 +48,7 @@ class DistributedCheckpointCoordinator(Leader):
         super().__init__(config, leader)
         self.shape = shape
         self.attempt: Attempt | None = None
+        self.threshold = config.adaptive_threshold
         self._counter = 0
         self._aborts = 0
         self._schedule = Schedule.begin(config.schedule, 0)
@@ -188,6 +189,7 @@ class DistributedCheckpointCoordinator(Leader):
             wall_ms=self._wall_ms,
             savepoint=savepoint,
             final=final,
+            threshold_ms=None if self.threshold is None else self.threshold.ms,
             requests=[w.request_id for w in served],
         )
         self._counter += 1
@@ -309,6 +311,7 @@ class DistributedCheckpointCoordinator(Leader):
         self.attempt = None
         self._leftovers.clear()
         self._schedule = self._schedule.completed(now_ms)
+        self.threshold = attempt.learned(self.threshold, manifest.is_unaligned)
         self._publisher.committed(manifest)
         duration_ms = now_ms - attempt.started_ms
         self.metrics.completed(
@@ -317,12 +320,8 @@ class DistributedCheckpointCoordinator(Leader):
         self._out.append(orders.WriteLatestHint(manifest.epoch))
         if self._gang_alive:
             self._out += command.committed(attempt, self._stamp())
-        requests = tuple(attempt.requests)
-        self._out.append(
-            orders.CheckpointCompleted(
-                manifest.checkpoint_id, manifest.epoch, duration_ms, manifest, requests
-            )
-        )
+        numbers, requests = (manifest.checkpoint_id, manifest.epoch, duration_ms), tuple(attempt.requests)
+        self._out.append(orders.CheckpointCompleted(*numbers, manifest, requests))
         self._collect()
         if manifest.final and self.mode is not Mode.SETTLING:
             self._move(Mode.FINISHING)

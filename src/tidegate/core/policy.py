@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.core.adapt import AlignmentThreshold
 from tidegate.core.schedule import SchedulePolicy
 from tidegate.errors import InvalidUseError, TooManyConcurrent
 
@@ -13,7 +14,8 @@ class DistributedCheckpointConfig:
     """Settings of the coordinator. ``checkpoint_interval_ms=None``: checkpoints only on request and at the
     end.
 
-    ``unaligned_threshold_ms=0`` lets barriers overtake data from the start. ``node_snapshot_timeout_ms`` is
+    ``unaligned_threshold_ms=0`` lets barriers overtake data from the start; with ``adaptive_alignment`` it is
+    where learning begins. ``node_snapshot_timeout_ms`` is
     how long no further node may report before the checkpoint is given up. A put that stays unanswered for
     ``put_give_up_ms``, or a publish that failed ``publish_tries_max`` times in a row, makes the leader step
     down: nothing else would be safe.
@@ -25,6 +27,7 @@ class DistributedCheckpointConfig:
     node_snapshot_timeout_ms: int = 120_000
     enable_unaligned_fallback: bool = True
     unaligned_threshold_ms: int = 30_000
+    adaptive_alignment: bool = False
     max_concurrent_checkpoints: int = 1
     gc_retain_count: int = 5
     auto_gc: bool = True
@@ -67,6 +70,12 @@ class DistributedCheckpointConfig:
                 f" checkpoint_timeout_ms={self.checkpoint_timeout_ms}"
             )
         _ = self.schedule
+
+    @property
+    def adaptive_threshold(self) -> AlignmentThreshold | None:
+        """Where learning begins; ``None`` when the threshold is fixed or there is none."""
+        learns = self.adaptive_alignment and self.enable_unaligned_fallback and self.unaligned_threshold_ms
+        return AlignmentThreshold.around(learns, self.checkpoint_timeout_ms) if learns else None
 
     @property
     def schedule(self) -> SchedulePolicy:

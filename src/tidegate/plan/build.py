@@ -19,8 +19,10 @@ from tidegate.plan.logical import (
     MapBatches,
     Node,
     Partial,
+    Process,
     Project,
     Read,
+    RunningAggregate,
     Union,
     Write,
     consumers,
@@ -37,7 +39,9 @@ from tidegate.plan.physical import (
     OperatorSpec,
     PhysicalPlan,
     PreAggregateSpec,
+    ProcessSpec,
     ProjectSpec,
+    RunningAggregateSpec,
     SinkSpec,
     SourceSpec,
     Stage,
@@ -45,7 +49,8 @@ from tidegate.plan.physical import (
 )
 from tidegate.plan.rules import apply_rules
 
-_STATEFUL = (SourceSpec, AggregateSpec, JoinSpec, SinkSpec)
+_STATEFUL = (SourceSpec, AggregateSpec, RunningAggregateSpec, ProcessSpec, JoinSpec, SinkSpec)
+_KEYED = (Aggregate, RunningAggregate, Process, Join)
 
 
 def build(plan: LogicalPlan, parallelism: int) -> PhysicalPlan:
@@ -100,7 +105,7 @@ def _chains(plan: LogicalPlan) -> list[_Chain]:
 
 def _continues(node: Node, readers: Counter[Node]) -> bool:
     """True when a node runs in the chain of its input."""
-    if isinstance(node, Read | MapBatches | Union | Aggregate | Join):
+    if isinstance(node, Read | MapBatches | Union) or isinstance(node, _KEYED):
         return False
     return readers[node.inputs[0]] == 1
 
@@ -126,7 +131,7 @@ def _edges(chains: list[_Chain], names: dict[_Chain, str]) -> list[Edge]:
         for port, feed in enumerate(chain.feeds):
             edge = Edge(len(edges), names[feed], names[chain], port, "forward", head.inputs[port].schema)
             edges.append(
-                replace(edge, kind="hash", keys=head.keys) if isinstance(head, Aggregate | Join) else edge
+                replace(edge, kind="hash", keys=head.keys) if isinstance(head, _KEYED) else edge
             )
     return edges
 
@@ -177,20 +182,33 @@ def spec_of(node: Node) -> OperatorSpec:
             return UnionSpec(node.name, node.schema)
         case Write():
             return SinkSpec(node.name, node.sink, node.schema)
-        case Partial() | Aggregate():
+        case Partial():
+            return PreAggregateSpec(
+                node.name, node.keys, node.window, node.aggregates, node.event_time, node.inputs[0].schema, node.schema
+            )
+        case Aggregate():
             return _aggregate_spec(node)
+        case RunningAggregate():
+            return RunningAggregateSpec(
+                node.name, node.keys, node.aggregates, node.inputs[0].schema, node.schema
+            )
+        case Process():
+            return ProcessSpec(
+                node.name, node.function, node.keys, node.state, node.inputs[0].schema, node.schema
+            )
         case Join():
             return _join_spec(node)
         case _:
             raise AssertionError(f"no operator for {type(node).__name__}")
 
 
-def _aggregate_spec(node: Partial | Aggregate) -> OperatorSpec:
+def _aggregate_spec(node: Aggregate) -> OperatorSpec:
     child = node.inputs[0]
     time = child.event_time
     assert time is not None
-    spec = PreAggregateSpec if isinstance(node, Partial) else AggregateSpec
-    return spec(node.name, node.keys, node.window, node.aggregates, time, child.schema, node.schema)
+    return AggregateSpec(
+        node.name, node.keys, node.window, node.aggregates, time, child.schema, node.schema, node.late
+    )
 
 
 def _join_spec(node: Join) -> OperatorSpec:

@@ -87,11 +87,39 @@ class Union(Node):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Aggregate(Node):
-    """One row per key and window, given when the window closes."""
+    """One row per key and window, given when the window closes. Only a rule sets ``late``."""
 
     keys: tuple[str, ...]
     window: Window
     aggregates: tuple[AggregateColumn, ...]
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Late(Node):
+    """The late rows of its input, which is an ``Aggregate``. A rule replaces it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RunningAggregate(Node):
+    """One row per key, given again whenever it has changed."""
+
+    keys: tuple[str, ...]
+    aggregates: tuple[AggregateColumn, ...]
+
+    @property
+    def kind(self) -> str:
+        """Short, for names."""
+        return "running"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Process(Node):
+    """What a user's function makes of each batch and the states of its keys."""
+
+    keys: tuple[str, ...]
+    state: pa.Schema
+    function: Callable[[pa.RecordBatch, pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -99,7 +127,7 @@ class Partial(Node):
     """The sender's half of an aggregate. Only a rule makes it."""
 
     keys: tuple[str, ...]
-    window: Window
+    window: Window | None
     aggregates: tuple[AggregateColumn, ...]
 
 

@@ -26,8 +26,10 @@ from tidegate.plan.logical import (
     MapBatches,
     Named,
     Node,
+    Process,
     Project,
     Read,
+    RunningAggregate,
     Write,
     rewrite,
     topological,
@@ -135,6 +137,11 @@ def _meaning(node: Node) -> Json:
         case Aggregate():
             columns: list[Json] = [[each.name, each.function, each.column] for each in node.aggregates]
             return [list(node.keys), _window(node.window), columns]
+        case RunningAggregate():
+            results: list[Json] = [[each.name, each.function, each.column] for each in node.aggregates]
+            return [list(node.keys), results]
+        case Process():
+            return [list(node.keys), function_text(node.function)]
         case Join():
             return [list(node.keys), _window(node.window)]
         case _:

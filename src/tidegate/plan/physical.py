@@ -84,7 +84,23 @@ class UnionSpec:
 
 @dataclass(frozen=True, slots=True)
 class PreAggregateSpec:
-    """The sender's half of a windowed aggregate: partial results per window and key. Holds no state across a barrier."""
+    """The sender's half of an aggregate: partial results per key, and window if any. Holds no state across a barrier."""
+
+    name: str
+    keys: tuple[str, ...]
+    window: Window | None
+    aggregates: tuple[Aggregate, ...]
+    event_time: str | None
+    input: pa.Schema
+    output: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSpec:
+    """Windowed aggregates per key. Its input is a ``PreAggregateSpec``'s output.
+
+    With ``late`` its input are raw rows, and late ones come out too: flag, results, late rows' columns.
+    """
 
     name: str
     keys: tuple[str, ...]
@@ -93,17 +109,31 @@ class PreAggregateSpec:
     event_time: str
     input: pa.Schema
     output: pa.Schema
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateSpec:
-    """Windowed aggregates per key. Its input is a ``PreAggregateSpec``'s output."""
+class RunningAggregateSpec:
+    """Aggregates per key over all rows so far. Its input is a ``PreAggregateSpec``'s output."""
 
     name: str
     keys: tuple[str, ...]
-    window: Window
     aggregates: tuple[Aggregate, ...]
-    event_time: str
+    input: pa.Schema
+    output: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """Calls a user's function with a batch and the states of its keys, on a thread of its own.
+
+    ``state`` has the keys among its columns.
+    """
+
+    name: str
+    function: Callable[[pa.RecordBatch, pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]]
+    keys: tuple[str, ...]
+    state: pa.Schema
     input: pa.Schema
     output: pa.Schema
 
@@ -139,6 +169,8 @@ OperatorSpec: TypeAlias = (
     | UnionSpec
     | PreAggregateSpec
     | AggregateSpec
+    | RunningAggregateSpec
+    | ProcessSpec
     | JoinSpec
     | SinkSpec
 )

@@ -11,26 +11,30 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidegate.plan.expressions import passed_on
+from tidegate.plan.expressions import Column, passed_on
 from tidegate.plan.logical import (
     Aggregate,
     Filter,
     Join,
+    Late,
     LogicalPlan,
     Node,
     Partial,
     Project,
     Read,
+    RunningAggregate,
     Union,
     consumers,
     rewrite,
     topological,
     with_inputs,
 )
-from tidegate.plan.schemas import BOUNDS
+from tidegate.plan.physical import Window
+from tidegate.plan.schemas import BOUNDS, LATE, late_name, wide_schema
 from tidegate.plan.tree import PhysicalNode, is_exchange, upstream_count
-from tidegate.state.partial import partial_schema
+from tidegate.state.partial import END, WINDOW, partial_schema
 
 
 def push_projections(plan: LogicalPlan) -> LogicalPlan:
@@ -59,12 +63,35 @@ def push_filters(plan: LogicalPlan) -> LogicalPlan:
     return rewrite(plan, push)
 
 
+def part_late_rows(plan: LogicalPlan) -> LogicalPlan:
+    """Where late rows are asked for, let the aggregate give them beside its results, and part the two behind
+    it."""
+    asked = {node.inputs[0] for node in topological(plan) if isinstance(node, Late)}
+    wide: dict[Node, Node] = {}
+
+    def part(node: Node, inputs: tuple[Node, ...]) -> Node:
+        if isinstance(node, Late):
+            return _late_view(node, wide[node.inputs[0]])
+        whole = with_inputs(node, inputs)
+        if node not in asked or not isinstance(whole, Aggregate):
+            return whole
+        schema = wide_schema(whole.schema, inputs[0].schema)
+        wide[node] = replace(whole, late=True, schema=schema)
+        return _results_view(whole, wide[node])
+
+    return rewrite(plan, part) if asked else plan
+
+
 def aggregate_before_exchange(plan: LogicalPlan) -> LogicalPlan:
-    """Let the senders aggregate first: one row per key and window crosses the exchange instead of many."""
+    """Let the senders aggregate first: one row per key and window crosses the exchange instead of many.
+
+    Late rows can't be told from their partials, so an aggregate that gives those back takes all rows.
+    """
     return rewrite(plan, lambda node, inputs: _halved(with_inputs(node, inputs)))
 
 
 LOGICAL_RULES: tuple[Callable[[LogicalPlan], LogicalPlan], ...] = (
+    part_late_rows,
     push_filters,
     push_projections,
     aggregate_before_exchange,
@@ -116,7 +143,7 @@ def _asked(node: Node, port: int, wanted: frozenset[str]) -> frozenset[str]:
             return frozenset().union(*(each.uses for each in node.columns if each.name in wanted))
         case Union():
             return wanted
-        case Aggregate():
+        case Aggregate(late=False) | RunningAggregate():
             return _aggregated(node)
         case Join():
             return _joined_columns(node, port, wanted)
@@ -124,9 +151,11 @@ def _asked(node: Node, port: int, wanted: frozenset[str]) -> frozenset[str]:
             return frozenset(node.inputs[port].schema.names)
 
 
-def _aggregated(node: Aggregate) -> frozenset[str]:
+def _aggregated(node: Aggregate | RunningAggregate) -> frozenset[str]:
     columns = {each.column for each in node.aggregates if each.column is not None}
-    return frozenset({*node.keys, *columns, *_times(node)})
+    by_time = any(each.function in ("first", "last") for each in node.aggregates)
+    times = _times(node) if isinstance(node, Aggregate) or by_time else set()
+    return frozenset({*node.keys, *columns, *times})
 
 
 def _times(node: Node) -> set[str]:
@@ -152,8 +181,12 @@ def _joined_columns(node: Join, port: int, wanted: frozenset[str]) -> frozenset[
 
 def _read_whole(plan: LogicalPlan) -> set[Node]:
     """The nodes with a reader that does not pick its columns by name, so that they may not have more of them."""
-    readers = [node for node in topological(plan) if not isinstance(node, Project | Aggregate)]
+    readers = [node for node in topological(plan) if not _picks(node)]
     return {child for node in readers for child in node.inputs}
+
+
+def _picks(node: Node) -> bool:
+    return isinstance(node, Project | RunningAggregate) or (isinstance(node, Aggregate) and not node.late)
 
 
 def _narrowed(node: Node, inputs: tuple[Node, ...], wanted: frozenset[str], exact: bool) -> Node:
@@ -246,23 +279,68 @@ def _untouched(project: Project, names: frozenset[str]) -> bool:
     return all(each.is_same for each in project.columns if each.name in names)
 
 
+# -- late rows -----------------------------------------------------------------------------------------------
+
+
+def _results_view(node: Aggregate, wide: Node) -> Node:
+    columns = tuple(passed_on(field) for field in node.schema)
+    only = _where(wide, ~pc.field(LATE), f"{node.name}.results.only")
+    return Project(
+        schema=node.schema,
+        event_time=node.event_time,
+        inputs=(only,),
+        name=f"{node.name}.results",
+        columns=columns,
+    )
+
+
+def _late_view(node: Late, wide: Node) -> Node:
+    columns = tuple(
+        Column(field.name, pc.field(late_name(field.name)), field.type, frozenset((late_name(field.name),)))
+        for field in node.schema
+    )
+    only = _where(wide, pc.field(LATE), f"{node.name}.only")
+    return Project(schema=node.schema, event_time=None, inputs=(only,), name=node.name, columns=columns)
+
+
+def _where(wide: Node, condition: pc.Expression, name: str) -> Filter:
+    return Filter(
+        schema=wide.schema,
+        event_time=wide.event_time,
+        inputs=(wide,),
+        name=name,
+        expression=condition,
+        uses=frozenset((LATE,)),
+    )
+
+
 # -- exchanges -----------------------------------------------------------------------------------------------
 
 
 def _halved(node: Node) -> Node:
-    if not isinstance(node, Aggregate) or isinstance(node.inputs[0], Partial):
+    if not isinstance(node, Aggregate | RunningAggregate) or isinstance(node.inputs[0], Partial):
+        return node
+    if isinstance(node, Aggregate) and node.late:
         return node
     child = node.inputs[0]
+    window = node.window if isinstance(node, Aggregate) else None
     partial = Partial(
-        schema=partial_schema(node.keys, node.aggregates, child.schema),
+        schema=partial_schema(node.keys, node.aggregates, child.schema, _lead(window)),
         event_time=child.event_time,
         inputs=(child,),
         name=f"{node.name}.partial",
         keys=node.keys,
-        window=node.window,
+        window=window,
         aggregates=node.aggregates,
     )
     return replace(node, inputs=(partial,))
+
+
+def _lead(window: Window | None) -> tuple[str, ...]:
+    """Where in time a partial is: nowhere, in a pane, or from a start to an end."""
+    if window is None:
+        return ()
+    return (WINDOW, END) if window.kind == "session" else (WINDOW,)
 
 
 def _fenced(node: PhysicalNode) -> PhysicalNode:

@@ -14,6 +14,8 @@ from tidegate.state.partial import plain
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 BOUNDS = (WINDOW_START, WINDOW_END)
+LATE = "__late"
+"""The column that tells late rows from results, and the beginning of the names of late rows' columns."""
 
 _UNORDERED = (
     pa.types.is_nested,
@@ -35,6 +37,41 @@ def aggregate_schema(
     return pa.schema([_plain(field) for field in fields])
 
 
+def running_schema(keys: tuple[str, ...], aggregates: tuple[Aggregate, ...], schema: pa.Schema) -> pa.Schema:
+    """Keys, then one column per aggregate."""
+    results = [pa.field(each.name, aggregate_type(each, schema)) for each in aggregates]
+    fields = [*(pa.field(key, plain(schema.field(key).type)) for key in keys), *results]
+    check_unique("aggregate", [field.name for field in fields])
+    return pa.schema(fields)
+
+
+def process_state(where: str, keys: tuple[str, ...], state: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """The columns of a function's state: the keys, in front unless the user has placed them, then the user's."""
+    check_unique(where, state.names)
+    for key in keys:
+        kind = plain(schema.field(key).type)
+        if key in state.names and state.field(key).type != kind:
+            raise InvalidUseError(
+                f"{where}: the key {key!r} has another type in the state, leave it out or give it its own "
+                f"types={kind}, {state.field(key).type}"
+            )
+    added = [pa.field(key, plain(schema.field(key).type)) for key in keys if key not in state.names]
+    if len(state) + len(added) == len(keys):
+        raise InvalidUseError(f"{where}: the state needs a column besides the keys state=[{schema_text(state)}]")
+    return pa.schema([*added, *state])
+
+
+def wide_schema(results: pa.Schema, rows: pa.Schema) -> pa.Schema:
+    """The columns of an aggregate that gives late rows too."""
+    fields = [pa.field(LATE, pa.bool_()), *results]
+    return pa.schema([*fields, *(pa.field(late_name(field.name), field.type) for field in rows)])
+
+
+def late_name(name: str) -> str:
+    """A late row's column in the wide schema."""
+    return f"{LATE}_{name}"
+
+
 def aggregate_type(aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
     """The type of an aggregate's result; raises when the column is missing or of a type it can't take."""
     if aggregate.column is None:
@@ -49,7 +86,7 @@ def aggregate_type(aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
         case "min" | "max":
             return _ordered_type(where, aggregate.function, kind)
         case _:
-            return kind
+            return plain(kind)
 
 
 def key_field(where: str, name: str, schema: pa.Schema) -> pa.Field:

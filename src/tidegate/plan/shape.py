@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -18,6 +18,8 @@ from tidegate.plan.physical import (
     JoinSpec,
     OperatorSpec,
     PhysicalPlan,
+    ProcessSpec,
+    RunningAggregateSpec,
     SinkSpec,
     SourceSpec,
     Window,
@@ -87,10 +89,14 @@ def _shape(spec: OperatorSpec, key_groups: int) -> Json:
         case SourceSpec():
             return {"kind": "source", "event_time": spec.source.event_time}
         case AggregateSpec():
-            aggregates: list[Json] = [
-                _result(each.name, each.function, each.column, spec) for each in spec.aggregates
-            ]
-            return _keyed("aggregate", spec, spec.output, key_groups) | {"aggregates": aggregates}
+            return _keyed("aggregate", spec, spec.output, key_groups) | {"aggregates": _results(spec)}
+        case RunningAggregateSpec():
+            running = _per_key("running aggregate", spec.keys, spec.output, key_groups)
+            return running | {"aggregates": _results(spec)}
+        case ProcessSpec():
+            # The input counts too: a batch that was at work is stored as it came.
+            columns: dict[str, Json] = {"state": _columns(spec.state), "input": _columns(spec.input)}
+            return _per_key("process", spec.keys, spec.state, key_groups) | columns
         case JoinSpec():
             sides: dict[str, Json] = {"left": _columns(spec.left), "right": _columns(spec.right)}
             return _keyed("join", spec, spec.left, key_groups) | sides
@@ -101,23 +107,25 @@ def _shape(spec: OperatorSpec, key_groups: int) -> Json:
 
 
 def _keyed(kind: str, spec: AggregateSpec | JoinSpec, schema: pa.Schema, key_groups: int) -> dict[str, Json]:
-    keys: list[Json] = [f"{key} {schema.field(key).type}" for key in spec.keys]
     time = str(spec.output.field("window_end").type)
-    return {
-        "kind": kind,
-        "keys": keys,
-        "window": _window(spec.window),
-        "time": time,
-        "key_groups": key_groups,
-    }
+    window: dict[str, Json] = {"window": _window(spec.window), "time": time}
+    return _per_key(kind, spec.keys, schema, key_groups) | window
+
+
+def _per_key(kind: str, keys: Sequence[str], schema: pa.Schema, key_groups: int) -> dict[str, Json]:
+    typed: list[Json] = [f"{key} {schema.field(key).type}" for key in keys]
+    return {"kind": kind, "keys": typed, "key_groups": key_groups}
 
 
 def _window(window: Window) -> dict[str, Json]:
     return {"kind": window.kind, "size": window.size, "slide": window.slide}
 
 
-def _result(name: str, function: str, column: str | None, spec: AggregateSpec) -> str:
-    return f"{name}={function}({column or ''}) {spec.output.field(name).type}"
+def _results(spec: AggregateSpec | RunningAggregateSpec) -> list[Json]:
+    return [
+        f"{each.name}={each.function}({each.column or ''}) {spec.output.field(each.name).type}"
+        for each in spec.aggregates
+    ]
 
 
 def _columns(schema: pa.Schema) -> list[Json]:

@@ -23,7 +23,9 @@ from tidegate.plan.physical import (
     OperatorSpec,
     PhysicalPlan,
     PreAggregateSpec,
+    ProcessSpec,
     ProjectSpec,
+    RunningAggregateSpec,
     SinkSpec,
     SourceSpec,
     Stage,
@@ -148,25 +150,37 @@ def _properties(plan: PhysicalPlan, spec: OperatorSpec) -> dict[str, Json]:
                 "columns": [_column(*each) for each in zip(spec.output.names, spec.expressions, strict=True)]
             }
         case MapSpec():
-            return {"function": getattr(spec.function, "__qualname__", type(spec.function).__qualname__)}
+            return {"function": _function(spec.function)}
+        case ProcessSpec():
+            return {"keys": list(spec.keys), "function": _function(spec.function), "state": list(spec.state.names)}
         case PreAggregateSpec():
-            return {
-                "keys": list(spec.keys),
-                "window": _window(spec.window, _time(spec.input, spec.event_time)),
-            }
+            return {"keys": list(spec.keys)} | _pre_window(spec)
+        case RunningAggregateSpec():
+            return {"keys": list(spec.keys), "aggregates": [_aggregate(e) for e in spec.aggregates]}
         case AggregateSpec():
             window = _window(spec.window, spec.output.field("window_end").type)
-            return {
+            shown: dict[str, Json] = {
                 "keys": list(spec.keys),
                 "window": window,
                 "aggregates": [_aggregate(e) for e in spec.aggregates],
             }
+            return shown | {"late_rows": True} if spec.late else shown
         case JoinSpec():
             return {"keys": list(spec.keys), "window": _window(spec.window, _time(spec.left, spec.left_time))}
         case SinkSpec():
             return _sink(spec)
         case UnionSpec():
             return {}
+
+
+def _function(function: object) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _pre_window(spec: PreAggregateSpec) -> dict[str, Json]:
+    if spec.window is None or spec.event_time is None:
+        return {}
+    return {"window": _window(spec.window, _time(spec.input, spec.event_time))}
 
 
 def _source(spec: SourceSpec) -> dict[str, Json]:

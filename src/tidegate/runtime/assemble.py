@@ -19,6 +19,7 @@ from tidegate.plan.physical import (
     FilterSpec,
     MapSpec,
     OperatorSpec,
+    ProcessSpec,
     ProjectSpec,
     SinkSpec,
     SourceSpec,
@@ -30,10 +31,12 @@ from tidegate.runtime.continuous import open_reader
 from tidegate.runtime.link import Intake
 from tidegate.runtime.operator import Operator
 from tidegate.runtime.operators.build import build, fuse, fusible
+from tidegate.runtime.operators.process import ProcessOperator
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.source import Reader
 from tidegate.runtime.task import Snapshots, StageTask, receivers
 from tidegate.runtime.threads import Threads
+from tidegate.state.keygroups import range_of
 from tidegate.wire.transport import ChannelId
 
 log = logging.getLogger("tidegate")
@@ -189,6 +192,8 @@ def _chain(
             case MapSpec():
                 executor = threads.executor(f"map-{spec.name}")
                 operators.append((spec.name, MapOperator(spec.name, spec.function, spec.output, executor, wake)))
+            case ProcessSpec():
+                operators.append((spec.name, _process(spec, setup, threads, wake)))
             case SinkSpec():
                 operators.append((spec.name, _sink(spec, setup, threads, wake, assembly)))
             case _:
@@ -197,7 +202,19 @@ def _chain(
 
 
 def _built(spec: OperatorSpec, setup: NodeSetup) -> Operator:
-    return build(spec, subtask=setup.node, parallelism=setup.parallelism, key_groups=setup.plan.key_groups)
+    return build(
+        spec,
+        subtask=setup.node,
+        parallelism=setup.parallelism,
+        key_groups=setup.plan.key_groups,
+        checkpointing=setup.checkpoints is not None,
+    )
+
+
+def _process(spec: ProcessSpec, setup: NodeSetup, threads: Threads, wake: Callable[[], None]) -> ProcessOperator:
+    groups = setup.plan.key_groups
+    own = range_of(setup.node, setup.parallelism, groups)
+    return ProcessOperator(spec, own, groups, threads.executor(f"process-{spec.name}"), wake)
 
 
 def _sink(

@@ -21,6 +21,7 @@ from tidegate.runtime.gang import Launcher
 from tidegate.runtime.host import Launch
 from tidegate.runtime.leader import Leader, LeaderSetup
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.savepoint import read_savepoint
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
@@ -39,6 +40,8 @@ class JobOptions:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     store: str | None = None
     restore: RestoreChoice = "latest"
+    savepoint: str | None = None
+    """Start from this savepoint unless the job has a checkpoint of its own."""
     overwrite: bool = False
     bind: str = "127.0.0.1"
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
@@ -74,8 +77,8 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     )
     address: list[str] = []
 
-    def launch(gang: int) -> Launch:
-        return Launch(replace(base, gang=gang), address[0], secret, place, options.bind)
+    def launch(gang: int, restore_url: str | None) -> Launch:
+        return Launch(replace(base, gang=gang), address[0], secret, place, restore_url, options.bind)
 
     setup = LeaderSetup(
         coordinator=coordinator,
@@ -88,6 +91,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         overwrite=options.overwrite,
         checkpointing=options.checkpoint.enabled,
         restarts=options.restarts,
+        savepoint=None if options.savepoint is None else read_savepoint(options.savepoint, coordinator.shape),
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader"))
     leader.check()
@@ -123,6 +127,7 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
         node_snapshot_timeout_ms=min(120_000, timeout_ms),
         enable_unaligned_fallback=not never and threshold_ms < timeout_ms,
         unaligned_threshold_ms=threshold_ms,
+        adaptive_alignment=checkpoint.adaptive_alignment,
         gc_retain_count=checkpoint.retain,
         min_pause_ms=checkpoint.min_pause_ms,
         tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from tidegate.runtime.operator import Frozen, Operator
+from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME
 
 
 class Chain:
@@ -28,9 +29,17 @@ class Chain:
         return self._from(index + 1, (batch,))
 
     def watermark(self, timestamp: int) -> Iterator[pa.RecordBatch]:
-        """Every operator learns the time, first to last, each behind what those before it still gave."""
+        """Every operator learns the time, first to last, each behind what those before it still gave.
+
+        Behind an operator that keeps windows open for late rows it is as much earlier.
+        """
         for index, operator in enumerate(self._operators):
             yield from self._from(index + 1, operator.watermark(timestamp))
+            timestamp = delayed(timestamp, _delay(operator))
+
+    def passed_on(self, timestamp: int) -> int:
+        """The time at the end of the chain when it is ``timestamp`` at its beginning."""
+        return delayed(timestamp, sum(map(_delay, self._operators)))
 
     def before_barrier(self) -> Iterator[pa.RecordBatch]:
         """Rows that go ahead of a barrier."""
@@ -51,6 +60,15 @@ class Chain:
         for operator in self._operators[index:]:
             batches = _through(operator, batches)
         return batches
+
+
+def delayed(timestamp: int, delay: int) -> int:
+    """An earlier time. The end of time stays what it is, so that everything closes at last."""
+    return timestamp if timestamp == END_OF_TIME else max(BEGINNING_OF_TIME, timestamp - delay)
+
+
+def _delay(operator: Operator) -> int:
+    return int(getattr(operator, "watermark_delay", 0))
 
 
 def _through(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -143,7 +143,8 @@ class Checkpointer:
     def failed(self, task: StageTask, effect: CheckpointFailed) -> None:
         """A task can't take part: the whole checkpoint is over."""
         self.abort(effect.checkpoint_id)
-        self._decline(effect.checkpoint_id, effect.error)
+        error = CheckpointAbortedError(f"{task.name}: {effect.error}", checkpoint_id=effect.checkpoint_id)
+        self._decline(effect.checkpoint_id, error)
 
     def abort(self, checkpoint_id: int) -> None:
         """Drop this attempt and all before it. What sinks staged stays: sources do not rewind."""

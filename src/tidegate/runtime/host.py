@@ -26,6 +26,8 @@ class Launch:
     coordinator: str
     secret: bytes
     store_url: str | None
+    restore_url: str | None = None
+    """Where the state to start from is, when it is not in the job's own store: a savepoint."""
     bind: str = "127.0.0.1"
 
     def __repr__(self) -> str:

@@ -15,16 +15,16 @@ from functools import partial
 from itertools import count
 from typing import Any, assert_never
 
-import pyarrow as pa
-
 from tidegate.clock import Clock
 from tidegate.core import events as ev
 from tidegate.core import orders as do
+from tidegate.core.adapt import UnalignedStreak
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.log import LogEntry, LogView
 from tidegate.core.prepare import PrepareAck
 from tidegate.core.resolve import (
     AlreadyFinished,
+    Decision,
     FallBack,
     Refuse,
     RestoreChoice,
@@ -41,6 +41,7 @@ from tidegate.runtime.host import Launch
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.report import added_up, committed
+from tidegate.runtime.savepoint import Savepoint
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
@@ -60,13 +61,15 @@ class LeaderSetup:
     coordinator: DistributedCheckpointCoordinator
     log: LogStore
     launcher: Launcher
-    launch: Callable[[int], Launch]
+    launch: Callable[[int, str | None], Launch]
     publisher: Publisher
     parallelism: int
     restore: RestoreChoice
     overwrite: bool
     checkpointing: bool
     restarts: RestartPolicy
+    savepoint: Savepoint | None = None
+    """Where to start from while the log has no commit."""
 
 
 class Leader:
@@ -87,12 +90,15 @@ class Leader:
         self._request_numbers = count(1)
         self._history: list[dict[str, Any]] = []
         self._committed = 0
+        self._streak = UnalignedStreak()
         self._last_reports: dict[int, dict[str, Any]] = {}
         self._stop_requested = False
         self._draining = False
         self._restarting_since: int | None = None
         self._recoveries_ms: list[int] = []
         self.job = setup.log.paths.job
+        self.log = setup.log
+        self.publisher = setup.publisher
         self.checkpointing = setup.checkpointing
         self.status = "STARTING"
         self.error: JobFailedError | None = None
@@ -114,8 +120,10 @@ class Leader:
         match decision:
             case Refuse(why):
                 raise InvalidUseError(why)
-            case StartFresh():
+            case StartFresh() if self._setup.savepoint is None:
                 self._setup.publisher.prepare_fresh_start(self._setup.overwrite)
+            case StartFresh():
+                pass  # what the sinks show is what the savepoint's job had written
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
 
@@ -217,16 +225,6 @@ class Leader:
             "gang": None if gang is None else gang.number,
             "nodes": [{"node": node, "pid": m.pid, "host": m.host} for node, m in sorted(members.items())],
         }
-
-    def collected(self, name: str | None) -> pa.Table:
-        """The table of a collect sink."""
-        sinks: dict[str, Any] = {n: s for n, s in self._setup.publisher.sinks.items() if hasattr(s, "table")}
-        if name is None and len(sinks) == 1:
-            return next(iter(sinks.values())).table()
-        found = sinks.get(name or "") or next((s for s in sinks.values() if getattr(s, "name", None) == name), None)
-        if found is None:
-            raise InvalidUseError(f"the pipeline has the collect sinks {sorted(sinks)}: name one of them name={name}")
-        return found.table()
 
     # -- what nodes say: called from the server's threads ----------------------------------------------------------
 
@@ -386,12 +384,12 @@ class Leader:
     def _start_gang(self, effect: do.StartGang) -> None:
         keep = () if effect.manifest is None else effect.manifest.committables
         self._setup.publisher.sweep(effect.gang, keep)
-        gang = GangState(effect.gang, self._setup.parallelism, effect.manifest)
+        savepoint = self._setup.savepoint if effect.manifest is None else None
+        gang = GangState(effect.gang, self._setup.parallelism, savepoint.manifest if savepoint else effect.manifest)
         self._gang = gang
         log.info("starting gang=%s epoch=%s job=%s", effect.gang, effect.manifest and effect.manifest.epoch, self.job)
-        self._setup.launcher.start(
-            self._setup.launch(effect.gang), lambda why: self._mailbox.post(partial(self._gang_exited, gang, why))
-        )
+        launch = self._setup.launch(effect.gang, savepoint.url if savepoint else None)
+        self._setup.launcher.start(launch, lambda why: self._mailbox.post(partial(self._gang_exited, gang, why)))
         self._timers.at(self._clock.now_ms() + JOIN_LIMIT_MS, partial(self._check_joined, gang))
 
     def _check_joined(self, gang: GangState) -> None:
@@ -446,6 +444,7 @@ class Leader:
             case do.CheckpointCompleted():
                 self._committed += 1
                 self._restarts.progressed()
+                self._watch_streak(effect.manifest.is_unaligned)
                 self._remember(committed(effect))
                 self._answer(effect.requests, effect.epoch)
             case do.CheckpointAborted():
@@ -456,6 +455,12 @@ class Leader:
                 self._answer(effect.requests, effect.error)
             case do.RequestRefused():
                 self._answer((effect.request_id,), InvalidUseError(effect.reason))
+
+    def _watch_streak(self, unaligned: bool) -> None:
+        """Logged, not raised as a warning: this thread must outlive whoever turns warnings into errors."""
+        warning = self._streak.committed(unaligned)
+        if warning is not None:
+            log.warning("ThresholdTooLow: %s job=%s", warning, self.job)
 
     def _remember(self, record: dict[str, Any]) -> None:
         self._history.append(record)

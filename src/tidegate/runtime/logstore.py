@@ -50,14 +50,19 @@ class LogStore:
         return None if found.write_id == entry.write_id else found
 
     def fault(self, manifest: CheckpointManifest) -> str | None:
-        """What is wrong with a checkpoint's objects, reading all of their bytes; ``None``: nothing."""
-        for entry in manifest.objects:
-            try:
-                data = self.store.get(entry.path)
-            except FileNotFoundError:
-                return f"an object is missing path={entry.path}"
-            except TidegateError as error:
-                return f"an object can't be read: {error} path={entry.path}"
-            if len(data) != entry.size_bytes or crc32c(data) != entry.crc32c:
-                return f"an object is damaged path={entry.path} size={len(data)} expected={entry.size_bytes}"
-        return None
+        """What is wrong with a checkpoint's objects; ``None``: nothing."""
+        return objects_fault(self.store, manifest)
+
+
+def objects_fault(store: Store, manifest: CheckpointManifest) -> str | None:
+    """What is wrong with a checkpoint's objects, reading all of their bytes; ``None``: nothing."""
+    for entry in manifest.objects:
+        try:
+            data = store.get(entry.path)
+        except FileNotFoundError:
+            return f"an object is missing path={entry.path}"
+        except TidegateError as error:
+            return f"an object can't be read: {error} path={entry.path}"
+        if len(data) != entry.size_bytes or crc32c(data) != entry.crc32c:
+            return f"an object is damaged path={entry.path} size={len(data)} expected={entry.size_bytes}"
+    return None

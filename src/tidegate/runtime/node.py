@@ -51,12 +51,19 @@ class Node:
     """Runs until the coordinator says stop, the work is done, or something is lost."""
 
     def __init__(
-        self, setup: NodeSetup, *, clock: Clock, mailbox: Mailbox[Action], store: Store | None, threads: Threads
+        self,
+        setup: NodeSetup,
+        *,
+        clock: Clock,
+        mailbox: Mailbox[Action],
+        store: Store | None,
+        threads: Threads,
+        origin: Store | None = None,
     ) -> None:
         self._setup = setup
         self._clock = clock
         self._mailbox = mailbox
-        self._store = store
+        self._origin = origin or store
         self._threads = threads
         self._timers = Timers()
         self._transport: Transport
@@ -231,7 +238,7 @@ class Node:
             raise ProtocolError(f"welcomed into another gang gang={welcome.gang} ours={self._setup.gang}")
         self._connect({peer.node: peer.address for peer in welcome.peers})
         if welcome.restore:
-            replayed = RestorePlan.load(bytes(welcome.restore), self._setup, self._store).apply(self._assembly)
+            replayed = RestorePlan.load(bytes(welcome.restore), self._setup, self._origin).apply(self._assembly)
             for channel, events in replayed.items():
                 self._intakes[channel].owes_nothing_for(events)
         self._running = True

@@ -16,7 +16,7 @@ from tidegate.core.manifest import CheckpointManifest, InFlightEntry, RunEntry
 from tidegate.core.messages import Event, StreamMessage
 from tidegate.errors import CorruptDataError, ProtocolError
 from tidegate.plan.connector import Json
-from tidegate.plan.physical import AggregateSpec, Edge, JoinSpec
+from tidegate.plan.physical import AggregateSpec, Edge, JoinSpec, ProcessSpec, RunningAggregateSpec
 from tidegate.runtime.assemble import Assembly
 from tidegate.runtime.operator import Restored, Run
 from tidegate.runtime.setup import NodeSetup
@@ -28,6 +28,8 @@ from tidegate.wire.arrow import event_of
 from tidegate.wire.transport import ChannelId
 
 Message = StreamMessage[pa.RecordBatch]
+
+KEYED = (AggregateSpec, RunningAggregateSpec, ProcessSpec, JoinSpec)
 
 
 class RestorePlan:
@@ -62,7 +64,7 @@ class RestorePlan:
     def _restore_operators(self, task: StageTask) -> None:
         specs = {spec.name: spec for spec in task.stage.operators}
         for name, operator in task.chain.named:
-            keyed = isinstance(specs.get(name), AggregateSpec | JoinSpec)
+            keyed = isinstance(specs.get(name), KEYED)
             entries = [
                 entry
                 for entry in self._manifest.operators

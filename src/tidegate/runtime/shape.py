@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from tidegate.core.prepare import ChannelShape, PlanShape
-from tidegate.plan.physical import AggregateSpec, JoinSpec, MapSpec, PhysicalPlan, SinkSpec, SourceSpec
+from tidegate.plan.physical import (
+    AggregateSpec,
+    JoinSpec,
+    MapSpec,
+    PhysicalPlan,
+    ProcessSpec,
+    RunningAggregateSpec,
+    SinkSpec,
+    SourceSpec,
+)
 from tidegate.plan.shape import describe_state
 
-STATEFUL = (AggregateSpec, JoinSpec, MapSpec)
+STATEFUL = (AggregateSpec, RunningAggregateSpec, ProcessSpec, JoinSpec, MapSpec)
 
 
 def plan_shape(plan: PhysicalPlan, parallelism: int) -> PlanShape:

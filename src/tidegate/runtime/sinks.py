@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import cast
+from typing import Any, cast
+
+import pyarrow as pa
 
 from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import InvalidUseError
@@ -18,6 +20,7 @@ class Publisher:
     def __init__(self, plan: PhysicalPlan) -> None:
         specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SinkSpec)]
         self.sinks: Mapping[str, Sink] = {spec.name: spec.sink for spec in specs}
+        self.schemas: Mapping[str, pa.Schema] = {spec.name: spec.output for spec in specs}
 
     @property
     def can_hide(self) -> bool:
@@ -61,6 +64,16 @@ class Publisher:
             sweep = getattr(sink, "sweep", None)
             if sweep is not None:
                 sweep(gang, [entry.committable for entry in kept if entry.operator == name])
+
+    def collected(self, name: str | None) -> pa.Table:
+        """The committed rows of a collect sink, by its own or its operator's name."""
+        sinks: dict[str, Any] = {n: sink for n, sink in self.sinks.items() if hasattr(sink, "table")}
+        if name is None and len(sinks) == 1:
+            return next(iter(sinks.values())).table()
+        found = sinks.get(name or "") or next((s for s in sinks.values() if getattr(s, "name", None) == name), None)
+        if found is None:
+            raise InvalidUseError(f"the pipeline has the collect sinks {sorted(sinks)}: name one of them name={name}")
+        return found.table()
 
     def _sink(self, operator: str) -> Sink:
         sink = self.sinks.get(operator)

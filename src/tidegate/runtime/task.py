@@ -299,7 +299,7 @@ class StageTask:
         if timestamp > max(self._watermark, AWAKE):
             self._watermark = timestamp
             yield from self.chain.watermark(timestamp)
-        yield Watermark(timestamp)
+        yield Watermark(self.chain.passed_on(timestamp))
 
     def _closing(self) -> Work:
         if self._watermark < END_OF_TIME:

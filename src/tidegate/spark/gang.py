@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,8 @@ from tidegate.errors import InvalidUseError
 from tidegate.runtime.host import Launch, run_node
 
 RESULT = "node long, outcome string"
+SLOTS_WAIT_S = 6.0
+SLOTS_LOOK_S = 0.05
 STOPPED = "SparkStopped: the Spark session was stopped under the job; start the job again on a new one to go on"
 
 
@@ -119,6 +122,12 @@ def slots(spark: SparkSession) -> int:
     return int(scala.maxNumConcurrentTasks(profile))
 
 
+def busy(spark: SparkSession) -> int:
+    """How many tasks this session runs now. A moment's figure; it trails what happens by milliseconds."""
+    context: Any = spark.sparkContext
+    return sum(int(executor.numRunningTasks()) for executor in context._jsc.sc().statusTracker().getExecutorInfos())
+
+
 def check_session(spark: SparkSession, parallelism: int | None) -> int:
     """The parallelism to use; refuses what would hang, with what to do about it."""
     if getattr(spark, "is_remote", None) or "connect" in type(spark).__module__:
@@ -128,7 +137,7 @@ def check_session(spark: SparkSession, parallelism: int | None) -> int:
             "a gang keeps its executors: set spark.dynamicAllocation.enabled=false when you build the session"
         )
     free = slots(spark)
-    wanted = parallelism if parallelism is not None else max(1, free - 1)
+    wanted = parallelism if parallelism is not None else max(1, free - busy(spark) - 1)
     if wanted < 1:
         raise InvalidUseError(f"parallelism must be at least 1 parallelism={wanted}")
     if wanted > free:
@@ -136,4 +145,20 @@ def check_session(spark: SparkSession, parallelism: int | None) -> int:
             f"Spark can run {free} tasks at once and the job needs {wanted}: lower parallelism, or give the session more "
             f"cores (for example master local[{wanted + 1}]) parallelism={wanted} slots={free}"
         )
+    _wait_for_slots(spark, wanted, free)
     return wanted
+
+
+def _wait_for_slots(spark: SparkSession, wanted: int, all_slots: int) -> None:
+    """A gang starts whole or not at all, so slots that other jobs hold for good would be waited for in vain.
+
+    Tasks of a job that was just stopped are given some time to go.
+    """
+    deadline = time.monotonic() + SLOTS_WAIT_S
+    while (held := busy(spark)) > all_slots - wanted:
+        if time.monotonic() > deadline:
+            raise InvalidUseError(
+                f"other jobs hold {held} of the {all_slots} tasks that Spark can run at once, and the job needs {wanted}: stop "
+                f"them, lower parallelism, or give the session more cores parallelism={wanted} slots={all_slots}"
+            )
+        time.sleep(SLOTS_LOOK_S)

@@ -65,6 +65,15 @@ class KeyIndex:
                 place[todo] = self._home(hashes[todo])
         return slots
 
+    def only(self, slots: Slots) -> KeyIndex:
+        """An index of these slots alone, numbered anew in their order."""
+        made = KeyIndex()
+        made._make_room(len(slots))
+        made._hashes[: len(slots)] = self._hashes[slots]
+        made.count = len(slots)
+        made._build(made._bits)
+        return made
+
     def _claim(self, rows: npt.NDArray[np.intp], place: Slots, hashes: U64, slots: Slots) -> None:
         """Give free places away. Of several rows that want the same place one gets it; the others look on."""
         if not len(rows):

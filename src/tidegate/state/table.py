@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ SMALL_ROWS = 65_536
 CHUNK_ROWS = 262_144
 SMALL_CHUNKS_MAX = 16
 GONE_KEYS_MIN = 65_536
+FREE_SLOTS_MAX = 65_536
 
 _ABSENT = -1
 _ROW_BITS = 32
@@ -44,13 +46,16 @@ class _Chunk:
     cut: bool = False
 
 
-class KeyedTable:
+R = TypeVar("R")
+
+
+class KeyedTable(Generic[R]):
     """One row per key. Keys come first in the schema. Everything works on batches whose keys differ.
 
     ``wrap`` makes a run of a batch; a run stays the same object for as long as its rows are kept.
     """
 
-    def __init__(self, schema: pa.Schema, keys: Sequence[str], wrap: Callable[[pa.RecordBatch], object]) -> None:
+    def __init__(self, schema: pa.Schema, keys: Sequence[str], wrap: Callable[[pa.RecordBatch], R]) -> None:
         if schema.names[: len(keys)] != list(keys):
             raise ValueError(f"keys come first columns={schema.names} keys={keys}")
         self.schema = schema
@@ -61,7 +66,7 @@ class KeyedTable:
         self._where = np.empty(0, np.int64)
         self._chunks: dict[int, _Chunk] = {}
         self._gone: list[pa.RecordBatch] = []
-        self._cut: dict[int, object] = {}  # runs of chunks and of keys that are gone, in order
+        self._cut: dict[int, R] = {}  # runs of chunks and of keys that are gone, in order
         self._gone_cut: dict[int, int] = {}
         self._next = 0
         self._plain_hash = len(keys) == 1 and _hash_tells(schema.field(0).type)
@@ -122,17 +127,20 @@ class KeyedTable:
             self._tidy()
 
     def drop(self, slots: Slots) -> None:
-        """Take the rows of these slots away."""
+        """Take the rows of these slots away. Slots found before may be other keys' from now on."""
         slots = slots[self.present(slots)]
         if len(slots):
-            self._gone.append(self.take(slots).select(list(self.keys)))
+            if self._cut:  # else no run has them
+                self._gone.append(self.take(slots).select(list(self.keys)))
             self._forget(slots)
             self._where[slots] = _ABSENT
             self._tidy()
+        if self._index.count > 2 * self.rows + FREE_SLOTS_MAX:
+            self._renumber()
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
-    def cut(self) -> tuple[object, ...]:
+    def cut(self) -> tuple[R, ...]:
         """All rows as runs, oldest first. Takes as long as there are rows that changed since the last cut."""
         if self._gone:
             for batch in concatenated(self._gone):
@@ -144,19 +152,18 @@ class KeyedTable:
             self._cut[number] = self._wrap(self._chunks[number].batch)
         return tuple(self._cut.values())
 
-    def restore(self, runs: Iterable[tuple[object, pa.RecordBatch, Callable[[pa.RecordBatch], Mask]]]) -> None:
+    def restore(self, runs: Iterable[tuple[R, pa.RecordBatch, Mask]]) -> None:
         """Take over runs in their order: the run, its batch, and which rows of it are ours."""
-        for run, batch, own in runs:
+        for run, batch, mine in runs:
             gone = batch.schema.equals(self._key_schema) and not batch.schema.equals(self.schema)
             if not gone and not batch.schema.equals(self.schema):
                 raise CorruptDataError(f"stored state has other columns columns={batch.schema.names}")
-            mine = own(batch)
             whole = bool(mine.all())
             rows = batch if whole else batch.filter(pa.array(mine))
             if rows.num_rows:
                 self._restore(self._wrap(rows) if not whole else run, rows, gone)
 
-    def _restore(self, run: object, rows: pa.RecordBatch, gone: bool) -> None:
+    def _restore(self, run: R, rows: pa.RecordBatch, gone: bool) -> None:
         slots = self.find(rows)
         self._forget(slots[self.present(slots)])
         if gone:
@@ -256,6 +263,16 @@ class KeyedTable:
     def _remove(self, number: int) -> None:
         del self._chunks[number]
         self._cut.pop(number, None)
+
+    def _renumber(self) -> None:
+        """Give slots to the keys with rows only."""
+        slots = np.flatnonzero(self._where[: self._index.count] != _ABSENT)
+        renamed = np.zeros(self._index.count, np.int32)  # stale rows may name any slot: none points at them
+        renamed[slots] = np.arange(len(slots))
+        for chunk in self._chunks.values():
+            chunk.slots = renamed[chunk.slots]
+        self._where = self._where[slots]
+        self._index = self._index.only(slots)
 
     # -- keys --------------------------------------------------------------------------------------------------------
 

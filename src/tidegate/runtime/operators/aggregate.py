@@ -9,11 +9,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
-from tidegate.plan.physical import AggregateSpec
+from tidegate.plan.physical import AggregateSpec, PreAggregateSpec
 from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored
 from tidegate.runtime.operators.closing import WindowedOperator, in_steps
+from tidegate.runtime.operators.late import WideOutput, split_late
 from tidegate.runtime.operators.panes import Panes
-from tidegate.state.partial import WINDOW, fitted, merge_partials, parts_of, results, rows_column
+from tidegate.runtime.operators.preaggregate import partials_of
+from tidegate.state.partial import (
+    WINDOW,
+    Layout,
+    counted_partials,
+    fitted,
+    merge_partials,
+    partial_schema,
+    results,
+    rows_column,
+)
 from tidegate.state.runs import by_hash, pieces
 
 
@@ -26,10 +37,12 @@ class WindowAggregate(WindowedOperator):
     def __init__(self, spec: AggregateSpec, own: range, groups: int) -> None:
         super().__init__(spec.window, own, groups)
         self._spec = spec
-        self._parts = parts_of(spec.aggregates)
-        expected = [WINDOW, *spec.keys, *(part.name for part in self._parts)]
-        if spec.input.names != expected:
-            raise InvalidUseError(f"partials have other columns expected={expected} operator={spec.name}")
+        self._output = spec.output
+        self._layout = Layout(spec.keys, spec.aggregates)
+        if spec.input.names != self._layout.names:
+            raise InvalidUseError(
+                f"partials have other columns expected={self._layout.names} operator={spec.name}"
+            )
         counted = rows_column(spec.aggregates)
         self._panes = Panes(
             self.windows,
@@ -38,7 +51,7 @@ class WindowAggregate(WindowedOperator):
             groups,
             spec.input,
             WINDOW,
-            lambda batches: [merge_partials(batches, spec.keys, self._parts)],
+            lambda batches: [merge_partials(batches, self._layout)],
             lambda batch: pc.sum(batch.column(counted)).as_py() or 0,
         )
         self._inputs = (self._panes,)
@@ -61,12 +74,48 @@ class WindowAggregate(WindowedOperator):
         (partials,) = sides
         for part in by_hash(partials, self._spec.keys, in_steps(partials)):
             if part:
-                yield from pieces(
-                    self._finish(merge_partials(part, self._spec.keys, self._parts)), PIECE_ROWS
-                )
+                yield from pieces(self._finish(counted_partials(part, self._layout)), PIECE_ROWS)
 
     def _finish(self, partials: pa.RecordBatch) -> pa.RecordBatch:
         starts = partials.column(WINDOW)
         ends = pc.add(starts, self.windows.size)
         keys = [partials.column(key) for key in self._spec.keys]
-        return fitted([*keys, starts, ends, *results(partials, self._spec.aggregates)], self._spec.output)
+        return fitted([*keys, starts, ends, *results(partials, self._spec.aggregates)], self._output)
+
+
+class WindowAggregateWithLate(WindowAggregate):
+    """Windowed aggregates that take raw rows and give late ones back, in the wide schema."""
+
+    def __init__(self, spec: AggregateSpec, own: range, groups: int) -> None:
+        self._wide = WideOutput(spec.output, spec.input)
+        self._make = partials_of(raw_half(spec))
+        super().__init__(partial_half(spec), own, groups)
+        self._output = self._wide.results
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Keep the rows' partials. Gives the late rows."""
+        closes = self.windows.last_closing(batch.column(self._spec.event_time))
+        in_time, late = split_late(batch, closes, self.closed, self._spec.keys, self._groups)
+        if in_time.num_rows:
+            self._panes.insert(self._make(pa.Table.from_batches([in_time])))
+        self._late_rows += late.num_rows
+        return (self._wide.of_late(late),) if late.num_rows else ()
+
+    def _finish(self, partials: pa.RecordBatch) -> pa.RecordBatch:
+        return self._wide.of_results(super()._finish(partials))
+
+
+def raw_half(spec: AggregateSpec, lead: tuple[str, ...] = (WINDOW,)) -> PreAggregateSpec:
+    """What the sender would do, done by the receiver."""
+    output = partial_schema(spec.keys, spec.aggregates, spec.input, lead)
+    return PreAggregateSpec(
+        spec.name, spec.keys, spec.window, spec.aggregates, spec.event_time, spec.input, output
+    )
+
+
+def partial_half(spec: AggregateSpec, lead: tuple[str, ...] = (WINDOW,)) -> AggregateSpec:
+    """The same aggregate over partials."""
+    partials = raw_half(spec, lead).output
+    return AggregateSpec(
+        spec.name, spec.keys, spec.window, spec.aggregates, spec.event_time, partials, spec.output
+    )

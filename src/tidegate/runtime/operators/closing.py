@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Json
 from tidegate.plan.physical import Window
 from tidegate.runtime.operator import Restored
+from tidegate.runtime.operators.keyed import check_key_groups
 from tidegate.runtime.operators.panes import Panes, late_rows_of
 from tidegate.runtime.operators.window import Closed, Windows
 
@@ -89,23 +89,27 @@ class WindowedOperator:
             panes.retire(watermark)
 
     def _meta(self) -> dict[str, Json]:
-        return {
-            "closed_through": self.closed.to_json(),
-            "late_rows": self.late_rows,
-            "first_group": self.closed.own.start,
-            "key_groups": self._groups,
-        }
+        return closed_meta(self.closed, self._groups, self.late_rows)
 
     def _restore_meta(self, pieces: Sequence[Restored]) -> None:
-        for piece in pieces:
-            stored = piece.meta.get("key_groups")
-            if stored != self._groups:
-                raise InvalidUseError(
-                    f"the checkpoint has another number of key groups: start with that one "
-                    f"checkpoint={stored!r:.100} plan={self._groups}"
-                )
-        self.closed.restore([piece.meta.get("closed_through") for piece in pieces])
-        self._late_rows = late_rows_of(pieces, self.closed.own)
+        self._late_rows = restore_closed(self.closed, self._groups, pieces)
+
+
+def closed_meta(closed: Closed, groups: int, late_rows: int) -> dict[str, Json]:
+    """How far windows are closed, for a snapshot."""
+    return {
+        "closed_through": closed.to_json(),
+        "late_rows": late_rows,
+        "first_group": closed.own.start,
+        "key_groups": groups,
+    }
+
+
+def restore_closed(closed: Closed, groups: int, pieces: Sequence[Restored]) -> int:
+    """Take over how far windows are closed; gives the late rows that are ours to count on."""
+    check_key_groups(groups, pieces)
+    closed.restore([piece.meta.get("closed_through") for piece in pieces])
+    return late_rows_of(pieces, closed.own)
 
 
 def in_steps(*sides: Sequence[pa.RecordBatch]) -> int:

@@ -3,8 +3,9 @@ throughout.
 
 Time is cut into panes, the largest stretches that every window takes whole or not at all: a tumbling window
 is one pane, a sliding window several, and a window's rows are those of its panes. A window [s, s + size)
-closes when the watermark reaches its end plus the allowed lateness; it is given once, then. Rows are late
-when the last window that would take them is closed.
+closes when the watermark reaches its end plus the allowed lateness; it is given once, then, and the watermark
+is passed on as much later, so that windows on top of it find its rows in time. Rows are late when the last
+window that would take them is closed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Windows:
     def of(cls, window: Window) -> Windows:
         """The windows of the plan; sessions have operators of their own."""
         if window.kind == "session":
-            raise InvalidUseError("session windows are not available yet: use tumbling or sliding ones")
+            raise InvalidUseError(f"sessions have no fixed bounds: use tumbling or sliding windows here window={window}")
         if window.size <= 0 or window.slide <= 0 or window.allowed_lateness < 0:
             raise InvalidUseError(f"a window's size and slide are positive window={window}")
         if window.kind == "tumbling" and window.size != window.slide:
@@ -92,6 +93,13 @@ class Windows:
         starts = self.starts(pane)
         return self.closes_at(starts[-1]) if starts else None
 
+    def last_closing(self, times: pa.Array) -> pa.Array:
+        """The watermark that closes the last window of every row; null where ``panes`` is."""
+        panes = self.panes(times)
+        starts = panes.fill_null(0).to_numpy() // self.slide * self.slide
+        mask = panes.is_null().to_numpy(zero_copy_only=False) if panes.null_count else None
+        return pa.array(starts + (self.size + self.lateness), mask=mask)
+
     def closing(self, after: int, through: int) -> range:
         """The starts of the windows closed by a watermark that moves from ``after`` to ``through``."""
         held = self.size + self.lateness
@@ -136,11 +144,18 @@ class Closed:
         if self._ahead is not None and watermark >= int(self._ahead.max()):
             self._ahead = None
 
-    def open_at(self, closing: int, groups: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+    def open_at(
+        self, closing: int | npt.NDArray[np.int64], groups: npt.NDArray[np.uint16]
+    ) -> npt.NDArray[np.bool_]:
         """For rows of these key groups: is a window that closes at ``closing`` still open?"""
         if self._ahead is None:
             return np.full(len(groups), closing > self.through)
         return (self._ahead[groups] < closing) & (closing > self.through)
+
+    def all_open(self, closing: npt.NDArray[np.int64]) -> bool:
+        """Are windows that close at these watermarks open in every key group?"""
+        highest = self.through if self._ahead is None else max(self.through, int(self._ahead.max()))
+        return not len(closing) or int(closing.min()) > highest
 
     def to_json(self) -> Json:
         """The closed stretches of key groups: [first group, end of groups, closed through]."""

@@ -1,0 +1,147 @@
+"""The receiver's half of a session aggregate: keeps open sessions and gives each when it closes.
+
+A session closes when the watermark reaches its end, which is its last row's time plus the gap, plus the
+allowed lateness. A session that comes when it would be closed already is late, even if it could have been
+part of one that is still open: so what is late depends on the watermark alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InvalidUseError
+from tidegate.plan.physical import AggregateSpec
+from tidegate.runtime.chain import delayed
+from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored
+from tidegate.runtime.operators.aggregate import partial_half, raw_half
+from tidegate.runtime.operators.closing import closed_meta, restore_closed
+from tidegate.runtime.operators.keyed import Ownership
+from tidegate.runtime.operators.late import WideOutput, split_late
+from tidegate.runtime.operators.preaggregate import partials_of
+from tidegate.runtime.operators.sessionruns import SessionRuns
+from tidegate.runtime.operators.window import Closed
+from tidegate.state.partial import END, WINDOW, Layout, fitted, results, rows_column
+from tidegate.state.runs import pieces
+from tidegate.state.sessions import merged_sessions
+
+LEAD = (WINDOW, END)
+
+
+class SessionAggregate:
+    """Aggregates per key and session. Each session is given once."""
+
+    def __init__(self, spec: AggregateSpec, own: range, groups: int) -> None:
+        self._spec = spec
+        self._output = spec.output
+        self._layout = Layout(spec.keys, spec.aggregates, LEAD)
+        if spec.input.names != self._layout.names:
+            raise InvalidUseError(
+                f"partials have other columns expected={self._layout.names} operator={spec.name}"
+            )
+        self.watermark_delay = spec.window.allowed_lateness
+        self._groups = groups
+        self._counted = rows_column(spec.aggregates)
+        self._counted_schema = pa.schema(
+            [pa.field(f.name, pa.int64()) if f.name in self._layout.distinct else f for f in spec.input]
+        )
+        self._ownership = Ownership(spec.keys, own, groups)
+        self.closed = Closed(own, groups)
+        self.late_rows = 0
+        self._runs = SessionRuns(spec.input, spec.keys, self._merged)
+
+    @property
+    def state_rows(self) -> int:
+        """Sessions held now, before those of a key are merged."""
+        return self._runs.rows
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes held for them."""
+        return self._runs.nbytes
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Keep the sessions. Gives nothing."""
+        in_time, late = split_late(
+            batch, self._closes(batch.column(END)), self.closed, self._spec.keys, self._groups
+        )
+        if late.num_rows:
+            self.late_rows += pc.sum(late.column(self._counted)).as_py() or 0
+        self._runs.insert(in_time)
+        return ()
+
+    def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
+        """Give the sessions that close. A watermark that does not move gives nothing."""
+        if timestamp <= self.closed.through:
+            return ()
+        return self._close(timestamp)
+
+    def before_barrier(self) -> Iterable[pa.RecordBatch]:
+        """Gives nothing: all rows are in the state."""
+        return ()
+
+    def end(self) -> Iterable[pa.RecordBatch]:
+        """Gives nothing: the last watermark has closed every session."""
+        return ()
+
+    def freeze(self) -> Frozen:
+        """All runs by reference."""
+        return Frozen(closed_meta(self.closed, self._groups, self.late_rows), self._runs.freeze())
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Take over the sessions of our key groups."""
+        self.late_rows = restore_closed(self.closed, self._groups, pieces)
+        for piece in pieces:
+            self._runs.restore(piece.runs, self._ownership.mask)
+
+    def _closes(self, ends: pa.Array) -> pa.Array:
+        """The watermark at which sessions with these ends close; the end of time if that is beyond it."""
+        mask = ends.is_null().to_numpy(zero_copy_only=False) if ends.null_count else None
+        values: npt.NDArray[np.int64] = ends.fill_null(0).to_numpy()
+        room = np.iinfo(np.int64).max - self.watermark_delay
+        return pa.array(np.minimum(values, room) + self.watermark_delay, mask=mask)
+
+    def _close(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        for closed in self._runs.close(delayed(watermark, self.watermark_delay)):
+            yield from pieces(self._finish(closed), PIECE_ROWS)
+        self.closed.advance(watermark)
+
+    def _merged(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        return merged_sessions(pa.Table.from_batches(batches), self._layout, self._spec.input)
+
+    def _finish(self, sessions: pa.RecordBatch) -> pa.RecordBatch:
+        if self._layout.distinct:
+            table = pa.Table.from_batches([sessions])
+            sessions = merged_sessions(table, self._layout, self._counted_schema, counted=True)
+        keys = [sessions.column(key) for key in self._spec.keys]
+        bounds = [sessions.column(name) for name in LEAD]
+        return fitted([*keys, *bounds, *results(sessions, self._spec.aggregates)], self._output)
+
+
+class SessionAggregateWithLate(SessionAggregate):
+    """Session aggregates that take raw rows and give late ones back, in the wide schema."""
+
+    def __init__(self, spec: AggregateSpec, own: range, groups: int) -> None:
+        self._wide = WideOutput(spec.output, spec.input)
+        self._make = partials_of(raw_half(spec, LEAD))
+        super().__init__(partial_half(spec, LEAD), own, groups)
+        self._output = self._wide.results
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Keep the rows' sessions. Gives the late rows."""
+        times = batch.column(self._spec.event_time).cast(pa.int64())
+        gap = self._spec.window.size
+        usable = pc.less_equal(times, np.iinfo(np.int64).max - gap)
+        ends = pc.add(pc.if_else(usable, times, pa.scalar(None, pa.int64())), gap)
+        in_time, late = split_late(batch, self._closes(ends), self.closed, self._spec.keys, self._groups)
+        if in_time.num_rows:
+            self._runs.insert(self._make(pa.Table.from_batches([in_time])))
+        self.late_rows += late.num_rows
+        return (self._wide.of_late(late),) if late.num_rows else ()
+
+    def _finish(self, sessions: pa.RecordBatch) -> pa.RecordBatch:
+        return self._wide.of_results(super()._finish(sessions))

@@ -1,0 +1,64 @@
+"""Savepoints: a checkpoint with all of its objects, copied to a place of its own. Any job with the same plan may start from it.
+
+A savepoint is a store that holds ``savepoint.json``, the manifest, written last, and the objects that it names under the paths
+that they have in the job's store. It needs nothing else, so the job's own store may be gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.core.log import Commit
+from tidegate.core.manifest import CheckpointManifest
+from tidegate.core.prepare import PlanShape
+from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.runtime.logstore import LogStore, objects_fault
+from tidegate.runtime.snapshotfile import crc32c
+from tidegate.store.base import Store
+from tidegate.store.open import open_store
+
+MANIFEST = "savepoint.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """Where it is and what is in it."""
+
+    url: str
+    manifest: CheckpointManifest
+
+
+def write_savepoint(log: LogStore, epoch: int, url: str) -> None:
+    """Copy a committed checkpoint. Blocks. A savepoint that is there already is refused, whatever it holds."""
+    entry = log.entry(epoch)
+    if not isinstance(entry, Commit):
+        raise InvalidUseError(f"this is not a committed checkpoint epoch={epoch}")
+    copy_checkpoint(log.store, entry.manifest, url)
+
+
+def copy_checkpoint(store: Store, manifest: CheckpointManifest, url: str) -> None:
+    """Objects first, the manifest last."""
+    target = open_store(url)
+    for entry in manifest.objects:
+        data = store.get(entry.path)
+        if crc32c(data) != entry.crc32c:
+            raise CorruptDataError(f"an object of the checkpoint is damaged path={entry.path}", path=entry.path)
+        target.put(entry.path, data)
+    if not target.create(MANIFEST, manifest.to_json()):
+        raise InvalidUseError(f"there is a savepoint already, choose another place path={url}")
+
+
+def read_savepoint(url: str, shape: PlanShape) -> Savepoint:
+    """Open a savepoint and check all of it against its checksums and the plan. Blocks."""
+    store = open_store(url)
+    try:
+        manifest = CheckpointManifest.from_json(store.get(MANIFEST), f"{url}/{MANIFEST}")
+    except FileNotFoundError as error:
+        raise InvalidUseError(f"there is no savepoint at this place path={url}") from error
+    difference = shape.difference(manifest)
+    if difference is not None:
+        raise InvalidUseError(f"the savepoint does not fit the plan: {difference} path={url}")
+    fault = objects_fault(store, manifest)
+    if fault is not None:
+        raise CorruptDataError(f"the savepoint is damaged: {fault}", path=url)
+    return Savepoint(url, manifest)

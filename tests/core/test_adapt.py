@@ -1,0 +1,82 @@
+"""The adaptive alignment threshold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.adapt import AlignmentThreshold, Observed, UnalignedStreak
+from tidegate.errors import InvalidUseError, ThresholdTooLow
+
+
+def after(threshold: AlignmentThreshold, times: int, *, unaligned: bool, took_ms: int) -> AlignmentThreshold:
+    for _ in range(times):
+        threshold = threshold.learned(Observed(unaligned, took_ms, threshold.ms))
+    return threshold
+
+
+START = AlignmentThreshold.around(1_000, 300_000)
+
+
+def test_it_starts_at_the_setting_with_bounds_around_it() -> None:
+    assert (START.ms, START.least_ms, START.most_ms) == (1_000, 100, 10_000)
+
+
+def test_the_upper_bound_leaves_half_of_the_timeout() -> None:
+    assert AlignmentThreshold.around(1_000, 4_000).most_ms == 2_000
+    assert AlignmentThreshold.around(3_000, 4_000).most_ms == 3_000
+
+
+def test_frequent_and_dear_unaligned_checkpoints_raise_it() -> None:
+    assert after(START, 5, unaligned=True, took_ms=6_000).ms > 1_000
+
+
+def test_one_unaligned_checkpoint_is_not_frequent() -> None:
+    assert after(START, 1, unaligned=True, took_ms=60_000).ms == 1_000
+
+
+def test_frequent_but_cheap_unaligned_checkpoints_leave_it() -> None:
+    assert after(START, 20, unaligned=True, took_ms=1_100).ms == 1_000
+
+
+def test_aligned_checkpoints_near_the_threshold_lower_it() -> None:
+    assert after(START, 3, unaligned=False, took_ms=900).ms < 1_000
+
+
+def test_quick_aligned_checkpoints_leave_it() -> None:
+    assert after(START, 50, unaligned=False, took_ms=300).ms == 1_000
+
+
+def test_it_is_not_lowered_when_overtaking_is_dearer_than_waiting() -> None:
+    dear = after(START, 1, unaligned=True, took_ms=9_000)
+    assert after(dear, 3, unaligned=False, took_ms=900).ms == 1_000
+
+
+def test_an_old_lesson_fades() -> None:
+    dear = after(START, 1, unaligned=True, took_ms=9_000)
+    cheap = after(dear, 30, unaligned=True, took_ms=dear.ms)
+    assert after(cheap, 3, unaligned=False, took_ms=cheap.ms).ms < cheap.ms
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1_000_000)), max_size=60))
+def test_it_never_leaves_its_bounds(story: list[tuple[bool, int]]) -> None:
+    threshold = START
+    for unaligned, took_ms in story:
+        threshold = threshold.learned(Observed(unaligned, took_ms, threshold.ms))
+        assert threshold.least_ms <= threshold.ms <= threshold.most_ms
+
+
+@pytest.mark.parametrize(("least", "ms", "most"), [(0, 1, 1), (5, 4, 9), (1, 10, 9)])
+def test_bounds_that_do_not_hold_are_refused(least: int, ms: int, most: int) -> None:
+    with pytest.raises(InvalidUseError, match="within its bounds"):
+        AlignmentThreshold(ms, least, most)
+
+
+def test_a_streak_of_unaligned_checkpoints_is_said_once() -> None:
+    streak = UnalignedStreak(3)
+    answers = [streak.committed(unaligned) for unaligned in (True, True, False, True, True, True, True)]
+    assert [index for index, answer in enumerate(answers) if answer is not None] == [5]
+    assert isinstance(answers[5], ThresholdTooLow)
+    assert "the last 3 checkpoints" in str(answers[5])
+    assert streak.committed(True) is None

@@ -1,0 +1,145 @@
+"""State as data: what a checkpoint holds comes back as rows that make sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tidegate as tg
+from tidegate.api.job import Job
+from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError, NoCheckpoint
+from tidegate.runtime import inspect
+from tidegate.runtime.begin import JobOptions, begin
+from tidegate.runtime.local import ThreadGang
+
+ROWS = 300
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Three keys, one row a second; all of it in one hour."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    numbers = range(ROWS)
+    table = pa.table(
+        {
+            "ts": pa.array([n * 1000 for n in numbers], pa.timestamp("ms")),
+            "key": [f"k{n % 3}" for n in numbers],
+            "value": [float(n) for n in numbers],
+        }
+    )
+    pq.write_table(table, folder / "a.parquet")
+    return folder
+
+
+def stopped(stream: tg.Stream, tmp_path: Path, name: str = "job", rows: int = ROWS) -> Path:
+    """Run until everything was read, take a savepoint, stop: windows are still open then."""
+    store = tmp_path / "store"
+    pipeline = tg.Pipeline(name, stream.write_parquet(tmp_path / f"out-{name}"))
+    options = JobOptions(parallelism=2, store=str(store), checkpoint=tg.CheckpointConfig(interval="1h"))
+    job = Job(begin(pipeline.physical(2), ThreadGang(2), options))
+    while job.metrics()["rows_in"] < rows:
+        assert job.error is None, job.error
+    job.stop(savepoint="kept")
+    return store
+
+
+def watched(data: Path) -> tg.Stream:
+    return tg.read_parquet(data, event_time="ts", continuous=True)
+
+
+def test_aggregates_in_progress_are_one_row_per_key_and_window(data: Path, tmp_path: Path) -> None:
+    windows = watched(data).key_by("key").window(tg.tumbling("1h"))
+    sums = windows.aggregate(n=tg.count(), total=tg.sum("value"), avg=tg.mean("value"), peak=tg.max("value"))
+    store = stopped(sums.named("per_key"), tmp_path)
+    table = tg.read_state(store, "per_key").sort_by("key")
+    assert table.column_names == ["window_start", "key", "n", "total", "avg", "peak"]
+    assert table.schema.field("window_start").type == pa.timestamp("ms")
+    assert table.column("key").to_pylist() == ["k0", "k1", "k2"]
+    assert table.column("n").to_pylist() == [100, 100, 100]
+    assert table.column("total").to_pylist() == [sum(range(k, ROWS, 3)) for k in range(3)]
+    assert table.column("avg").to_pylist() == [sum(range(k, ROWS, 3)) / 100 for k in range(3)]
+    assert table.column("peak").to_pylist() == [297.0, 298.0, 299.0]
+    found = inspect.find(store)
+    parts = [inspect.read_state(found, "per_key", [subtask]) for subtask in range(2)]
+    assert pa.concat_tables(parts).sort_by("key").equals(table)
+    assert inspect.state_schema(found, "per_key").equals(table.schema)
+
+
+def test_a_sliding_windows_state_goes_by_pane(data: Path, tmp_path: Path) -> None:
+    windows = watched(data).key_by("key").window(tg.sliding("2h", "1h"))
+    store = stopped(windows.aggregate(n=tg.count()).named("per_key"), tmp_path)
+    assert tg.read_state(store, "per_key").column_names == ["pane_start", "key", "n"]
+
+
+def test_the_rows_of_a_join_say_which_side_they_are_of(data: Path, tmp_path: Path) -> None:
+    left = watched(data)
+    right = watched(data).select("ts", "key", other=tg.col("value"))
+    store = stopped(left.join(right, on="key", window=tg.tumbling("1h")).named("pairs"), tmp_path, rows=2 * ROWS)
+    table = tg.read_state(store, "pairs")
+    assert set(table.column("side").to_pylist()) == {"left", "right"}
+    assert {"window_start", "key", "value", "other"} <= set(table.column_names)
+    assert table.num_rows == 2 * ROWS
+
+
+def test_an_operator_without_rows_has_its_columns(data: Path, tmp_path: Path) -> None:
+    nothing = watched(data).filter(tg.col("value") < 0)
+    sums = nothing.key_by("key").window(tg.tumbling("1h")).aggregate(n=tg.count(), peak=tg.max("value"))
+    table = tg.read_state(stopped(sums.named("per_key"), tmp_path), "per_key")
+    assert table.num_rows == 0
+    assert [str(field.type) for field in table.schema] == ["timestamp[ms]", "string", "int64", "double"]
+
+
+def test_wrong_questions_are_answered_with_what_there_is(data: Path, tmp_path: Path) -> None:
+    sums = watched(data).key_by("key").window(tg.tumbling("1h")).aggregate(n=tg.count()).named("per_key")
+    store = stopped(sums, tmp_path)
+    with pytest.raises(InvalidUseError, match="there are: per_key"):
+        tg.read_state(store, "nope")
+    with pytest.raises(CheckpointNotFound, match="epoch=99"):
+        tg.read_state(store, "per_key", epoch=99)
+    with pytest.raises(InvalidUseError, match="no such directory"):
+        tg.read_state(tmp_path / "elsewhere", "per_key")
+    with pytest.raises(InvalidUseError, match="epoch is a number"):
+        tg.read_state(store, "per_key", epoch="1")  # type: ignore[arg-type]
+    stopped(sums, tmp_path, "other")
+    with pytest.raises(InvalidUseError, match="name the job.*job, other"):
+        tg.read_state(store, "per_key")
+    assert tg.read_state(store, "per_key", job="other").num_rows == 3
+    (tmp_path / "empty" / "job" / "log").mkdir(parents=True)
+    with pytest.raises(NoCheckpoint):
+        tg.read_state(tmp_path / "empty", "per_key", job="job")
+
+
+def test_damaged_state_is_named_and_not_given_out(data: Path, tmp_path: Path) -> None:
+    rows = 30_000  # too much to be inline
+    many = pa.table({"ts": pa.array([0] * rows, pa.timestamp("ms")), "key": [f"k{n}" for n in range(rows)], "value": [1.0] * rows})
+    pq.write_table(many, data / "a.parquet")
+    sums = watched(data).key_by("key").window(tg.tumbling("1h")).aggregate(n=tg.count(), s=tg.sum("value"))
+    store = stopped(sums.named("per_key"), tmp_path, rows=rows)
+    runs = [run for entry in inspect.find(store).entries("per_key") for run in entry.runs]
+    path = store / next(str(run.path) for run in runs if run.path)
+    data_ = bytearray(path.read_bytes())
+    data_[len(data_) // 2] ^= 4
+    path.write_bytes(data_)
+    with pytest.raises(CorruptDataError, match="checksum"):
+        tg.read_state(store, "per_key")
+
+
+def test_checkpoints_are_rows(data: Path, tmp_path: Path) -> None:
+    store = stopped(watched(data).filter(tg.col("value") >= 0), tmp_path)
+    table = inspect.read_checkpoints(store)
+    assert table.schema.equals(inspect.CHECKPOINTS)
+    assert table.column("kind").to_pylist() == ["savepoint"] and table.column("restorable").to_pylist() == [True]
+    assert inspect.list_inflight(inspect.find(store)).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.int64(), pa.string(), pa.timestamp("us", "UTC"), pa.timestamp("s"), pa.decimal128(10, 2), pa.date32(), pa.bool_(), pa.float64()],
+    ids=str,
+)
+def test_types_are_found_again_by_how_they_print(kind: pa.DataType) -> None:
+    assert inspect.type_of(str(kind)) == kind
