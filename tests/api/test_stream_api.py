@@ -215,13 +215,36 @@ REFUSED = {
         lambda s: s.select("key").key_by("key").window(TEN),
         "no event time.*columns=key",
     ),
-    "session": (lambda s: s.key_by("key").window(tg.session("1m")), "session windows are not available yet"),
-    "running": (lambda s: s.key_by("key").aggregate(n=tg.count()), "not available yet"),
-    "process": (
-        lambda s: s.key_by("key").process(len, pa.schema([]), pa.schema([])),
-        "process is not available yet",
+    "join of sessions": (lambda s: s.join(s, on="key", window=tg.session("1m")), "other bounds on each side"),
+    "first without time": (
+        lambda s: s.select("key", "value").key_by("key").aggregate(n=tg.first("value")),
+        "first goes by event time.*result=n",
     ),
-    "process badly": (lambda s: s.key_by("key").process(3, 4, 5), "process takes a function"),
+    "late rows of a running aggregate": (
+        lambda s: s.key_by("key").aggregate(n=tg.count()).late(),
+        "late.. belongs to the result of a windowed aggregate",
+    ),
+    "late rows before there is an aggregate": (
+        lambda s: s.key_by("key").window(TEN).late(),
+        "late.. belongs to one aggregate",
+    ),
+    "process without a function": (lambda s: s.key_by("key").process(3, STATE, STATE), "needs a function"),
+    "process without a state": (
+        lambda s: s.key_by("key").process(len, state=pa.schema([]), output=STATE),
+        "state is a pyarrow.Schema with columns",
+    ),
+    "process without an output": (
+        lambda s: s.key_by("key").process(len, state=STATE, output="n"),
+        "output is a pyarrow.Schema with columns output='n'",
+    ),
+    "process with another type of key": (
+        lambda s: s.key_by("key").process(len, pa.schema([("key", pa.string()), ("n", pa.int64())]), STATE),
+        "the key 'key' has another type in the state.*int64, string",
+    ),
+    "process with keys only": (
+        lambda s: s.key_by("key").process(len, pa.schema([("key", pa.int64())]), STATE),
+        "needs a column besides the keys",
+    ),
     "no aggregate": (lambda s: s.key_by("key").window(TEN).aggregate(), "at least one result"),
     "unknown aggregate": (lambda s: s.key_by("key").window(TEN).aggregate(n=sum), "n is no aggregate"),
     "aggregate of nothing": (
@@ -244,9 +267,9 @@ REFUSED = {
         lambda s: s.key_by("key").window(TEN).aggregate(window_end=tg.count()),
         "would be called 'window_end'",
     ),
-    "last": (
-        lambda s: s.key_by("key").window(TEN).aggregate(n=tg.last("value")),
-        "last is not available yet",
+    "last of nothing": (
+        lambda s: s.key_by("key").window(TEN).aggregate(n=tg.last("nope")),
+        "aggregate: n: there is no column 'nope'",
     ),
     "join with a table": (lambda s: s.join(3, on="key", window=TEN), "join needs another stream"),
     "join without keys": (lambda s: s.join(s, on=[], window=TEN), "join needs the name of at least one key"),

@@ -23,7 +23,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     printed = capsys.readouterr().out
     assert exit_.value.code == 0
-    assert NAMES == ["demo", "run", "explain", "checkpoints", "show", "bench"]
+    assert NAMES == ["demo", "run", "explain", "checkpoints", "show", "state", "verify", "gc", "doctor", "bench"]
     for name in NAMES:
         assert re.search(rf"^    {name}\b", printed, re.M), name
 
@@ -52,6 +52,9 @@ def test_every_verb_takes_json(name: str) -> None:
         "explain": ["f"],
         "checkpoints": ["s"],
         "show": ["s", "1"],
+        "state": ["s", "o"],
+        "verify": ["s"],
+        "gc": ["s", "--retain", "1"],
         "bench": ["pipeline"],
     }
     assert parser().parse_args([name, *required.get(name, []), "--json"]).json is True

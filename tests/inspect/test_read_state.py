@@ -36,14 +36,15 @@ def data(tmp_path: Path) -> Path:
 
 
 def stopped(stream: tg.Stream, tmp_path: Path, name: str = "job", rows: int = ROWS) -> Path:
-    """Run until everything was read, take a savepoint, stop: windows are still open then."""
+    """Run until everything was read, take a checkpoint, stop: windows are still open then."""
     store = tmp_path / "store"
     pipeline = tg.Pipeline(name, stream.write_parquet(tmp_path / f"out-{name}"))
     options = JobOptions(parallelism=2, store=str(store), checkpoint=tg.CheckpointConfig(interval="1h"))
     job = Job(begin(pipeline.physical(2), ThreadGang(2), options))
     while job.metrics()["rows_in"] < rows:
         assert job.error is None, job.error
-    job.stop(savepoint="kept")
+    job.checkpoint()
+    job.stop()
     return store
 
 
@@ -105,7 +106,7 @@ def test_wrong_questions_are_answered_with_what_there_is(data: Path, tmp_path: P
     with pytest.raises(InvalidUseError, match="epoch is a number"):
         tg.read_state(store, "per_key", epoch="1")  # type: ignore[arg-type]
     stopped(sums, tmp_path, "other")
-    with pytest.raises(InvalidUseError, match="name the job.*job, other"):
+    with pytest.raises(InvalidUseError, match=r"name the job.*job, other"):
         tg.read_state(store, "per_key")
     assert tg.read_state(store, "per_key", job="other").num_rows == 3
     (tmp_path / "empty" / "job" / "log").mkdir(parents=True)
@@ -115,7 +116,8 @@ def test_wrong_questions_are_answered_with_what_there_is(data: Path, tmp_path: P
 
 def test_damaged_state_is_named_and_not_given_out(data: Path, tmp_path: Path) -> None:
     rows = 30_000  # too much to be inline
-    many = pa.table({"ts": pa.array([0] * rows, pa.timestamp("ms")), "key": [f"k{n}" for n in range(rows)], "value": [1.0] * rows})
+    times, keys = pa.array([0] * rows, pa.timestamp("ms")), [f"k{n}" for n in range(rows)]
+    many = pa.table({"ts": times, "key": keys, "value": [1.0] * rows})
     pq.write_table(many, data / "a.parquet")
     sums = watched(data).key_by("key").window(tg.tumbling("1h")).aggregate(n=tg.count(), s=tg.sum("value"))
     store = stopped(sums.named("per_key"), tmp_path, rows=rows)
@@ -132,13 +134,16 @@ def test_checkpoints_are_rows(data: Path, tmp_path: Path) -> None:
     store = stopped(watched(data).filter(tg.col("value") >= 0), tmp_path)
     table = inspect.read_checkpoints(store)
     assert table.schema.equals(inspect.CHECKPOINTS)
-    assert table.column("kind").to_pylist() == ["savepoint"] and table.column("restorable").to_pylist() == [True]
+    assert table.column("kind").to_pylist() == ["checkpoint"] and table.column("restorable").to_pylist() == [True]
     assert inspect.list_inflight(inspect.find(store)).num_rows == 0
 
 
 @pytest.mark.parametrize(
     "kind",
-    [pa.int64(), pa.string(), pa.timestamp("us", "UTC"), pa.timestamp("s"), pa.decimal128(10, 2), pa.date32(), pa.bool_(), pa.float64()],
+    [
+        *(pa.int64(), pa.string(), pa.bool_(), pa.float64(), pa.date32()),
+        *(pa.timestamp("us", "UTC"), pa.timestamp("s"), pa.decimal128(10, 2)),
+    ],
     ids=str,
 )
 def test_types_are_found_again_by_how_they_print(kind: pa.DataType) -> None:

@@ -253,7 +253,8 @@ def test_partials_have_the_promised_columns() -> None:
     [
         (("k",), Aggregate("x", "sum", "s"), "sum does not work on string"),
         (("k",), Aggregate("x", "sum"), "needs a column"),
-        (("k",), Aggregate("x", "first", "v"), "not available yet"),
+        (("k",), Aggregate("x", "first", "list"), "first does not work on list"),
+        (("k",), Aggregate("x", "count_distinct", "list"), "count_distinct does not work on list"),
         (("k",), Aggregate("x", "sum", "missing"), "column=missing"),
         (("missing",), Aggregate("x", "count"), "column=missing"),
         (("x__n",), Aggregate("x", "count"), "different names"),
@@ -262,6 +263,7 @@ def test_partials_have_the_promised_columns() -> None:
 def test_partials_that_cannot_be_are_refused(
     keys: tuple[str, ...], aggregate: Aggregate, message: str
 ) -> None:
-    schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("s", pa.string()), ("x__n", pa.int64())])
+    fields = [("k", pa.int64()), ("v", pa.int64()), ("s", pa.string()), ("x__n", pa.int64())]
+    schema = pa.schema([*fields, ("list", pa.list_(pa.int64()))])
     with pytest.raises(InvalidUseError, match=message):
         partial_schema(keys, (aggregate,), schema)

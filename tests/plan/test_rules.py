@@ -198,7 +198,7 @@ def test_a_shared_child_is_rewritten_once() -> None:
 
 
 def test_the_rules_run_in_this_order() -> None:
-    assert (push_filters, push_projections, aggregate_before_exchange) == LOGICAL_RULES
+    assert (part_late_rows, push_filters, push_projections, aggregate_before_exchange) == LOGICAL_RULES
 
 
 # -- none changes the rows ---------------------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ class World:
         actor.begin(self.leader.run)  # type: ignore[arg-type]
         return self.leader
 
-    def _launch(self, gang: int) -> Launch:
+    def _launch(self, gang: int, restore_url: str | None = None) -> Launch:
         specs = [spec for stage in self.plan.stages for spec in stage.operators if isinstance(spec, SourceSpec)]
         setup = NodeSetup(
             plan=self.plan,

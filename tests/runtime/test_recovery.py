@@ -87,7 +87,7 @@ def test_nodes_that_fail_at_some_step_cost_no_row(jobs: Jobs, seed: int) -> None
     crashes = [(k % 3, 20 + 37 * seed + 60 * k, errors[(seed + k) % 3]) for k in range(3)]
     job = jobs.finish(windowed(source, sink), 3, interval="15ms", gang=crashing_gang(3, crashes))
     assert found_counts(sink) == expected_counts(source.table)
-    assert job.metrics()["restarts"] == 3 - len(crashes) >= 1
+    assert 1 <= job.metrics()["restarts"] <= 3
 
 
 def test_without_checkpoints_a_lost_node_starts_the_job_over(jobs: Jobs) -> None:
@@ -103,13 +103,15 @@ def test_a_node_that_cannot_be_built_is_a_lost_gang(jobs: Jobs) -> None:
     make = sink.writer
     sink.writer = lambda context: (ready(None), make(context))[1]  # type: ignore[method-assign]
     source = GatedSource(events(500))
-    jobs.finish(windowed(source, sink), 2)
+    job = jobs.finish(windowed(source, sink), 1)
     assert found_counts(sink) == expected_counts(source.table)
+    assert job.metrics()["restarts"] == 1
 
 
 def test_sinks_show_the_same_epochs_after_a_crash_between_their_commits() -> None:
     """The driver dies when one of two sinks has published an epoch and the other has not (I9)."""
-    source, left, right = GatedSource(events(600, step_ms=30), rows_per_poll=5), MemorySink(), MemorySink()
+    source = GatedSource(events(6_000), rows_per_poll=4, allowed=1_000)
+    left, right = MemorySink("a"), MemorySink("b")
     stream = tg.from_source(source)
     pipeline = tg.Pipeline("w", stream.write(left).named("a"), stream.write(right).named("b"))
     world = World(pipeline, 2)
@@ -121,6 +123,7 @@ def test_sinks_show_the_same_epochs_after_a_crash_between_their_commits() -> Non
         raise RetryableError("the driver is about to die")
 
     right.on_commit = refuse
+    source.allow(1_000)
     world.until(lambda: stopped)
     assert left.epochs() > right.epochs(), "the crash must fall between the two"
     world.kill_leader()
@@ -129,12 +132,13 @@ def test_sinks_show_the_same_epochs_after_a_crash_between_their_commits() -> Non
     world.until(lambda: world.leader.status == "RUNNING")
     assert left.epochs() == right.epochs() and stopped[0] in right.epochs()
     assert left.rows() == right.rows()
+    source.allow()
     world.finish()
     assert left.rows() == right.rows() == rows_of(source.table)
 
 
 def test_a_commit_that_fails_for_a_while_is_tried_again(jobs: Jobs) -> None:
-    source, left, right = GatedSource(events()), MemorySink(), MemorySink()
+    source, left, right = GatedSource(events()), MemorySink("a"), MemorySink("b")
     right.on_commit = once(RetryableError("busy"))
     stream = tg.from_source(source)
     jobs.finish(tg.Pipeline("w", stream.write(left).named("a"), stream.write(right).named("b")), 2, interval="50ms")
@@ -189,13 +193,15 @@ def test_restoring_an_older_epoch_hides_newer_rows(jobs: Jobs) -> None:
 
 
 def test_a_corrupt_newest_checkpoint_is_skipped_and_named(jobs: Jobs) -> None:
-    source, sink = GatedSource(events(6_000, keys=4_000), splits=4, allowed=2_000), MemorySink()
-    pipeline = windowed(source, sink)
+    """All rows are in one window, so that the state is large enough for objects of its own."""
+    source, sink = GatedSource(events(9_000, keys=9_000), splits=4, allowed=1_000), MemorySink()
+    keyed = tg.from_source(source).key_by("key").window(tg.tumbling("10h"))
+    pipeline = tg.Pipeline("w", keyed.aggregate(n=tg.count(), total=tg.sum("value")).write(sink))
     job = jobs.start(pipeline, 2)
-    until(lambda: source.given == 2_000)
+    until(lambda: source.given == 1_000)
     older = job.checkpoint()
-    source.allow(1_000)
-    until(lambda: source.given == 3_000)
+    source.allow(7_500)
+    until(lambda: source.given == 8_500)
     newer = job.checkpoint()
     job.stop()
     first, second = jobs.manifests("w")
@@ -210,7 +216,7 @@ def test_a_corrupt_newest_checkpoint_is_skipped_and_named(jobs: Jobs) -> None:
     assert again.restored_from == older
     assert [epoch for epoch, _ in again._leader.skipped] == [newer]
     assert "damaged" in again._leader.skipped[0][1]
-    assert found_counts(sink) == expected_counts(source.table)
+    assert [row[1:] for row in found_counts(sink)] == sorted((k, 1, v) for _, k, v in rows_of(source.table))
 
 
 def test_state_that_does_not_fit_is_refused_before_anything_starts(jobs: Jobs) -> None:
@@ -357,10 +363,12 @@ def test_a_second_driver_takes_over_and_the_first_says_so(jobs: Jobs) -> None:
 
 
 def test_an_end_and_a_loss_at_the_same_time_are_an_end() -> None:
-    for seed in range(6):
+    for seed in range(16):
         source, sink = GatedSource(events(60), rows_per_poll=10), MemorySink()
         world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2, seed=seed)
-        world.until(lambda: any(r.get("final") for r in world.leader.checkpoints()))  # noqa: B023
+        world.until(lambda: [kind for _, kind in world.said].count("drained") == 2)  # noqa: B023
+        for _ in range(seed):
+            world.step()
         world.kill_node(1)
         world.finish()
         assert sink.rows() == rows_of(source.table)

@@ -1,8 +1,8 @@
 """The aggregates: what to compute from the rows of a key and window.
 
 Nulls are passed over, as in SQL; ``count()`` counts rows. ``sum`` of integers is int64 and of floats float64;
-an integer sum that does not fit is an error. ``mean`` is float64, counts are int64, ``min`` and ``max`` keep
-the column's type.
+an integer sum that does not fit is an error. ``mean`` is float64, counts are int64, the others keep the
+column's type.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def mean(column: str) -> AggregateCall:
 
 
 def first(column: str) -> AggregateCall:
-    """The value of the row with the smallest event time."""
+    """The value with the smallest event time; of several at that time the smallest."""
     return _of("first", column)
 
 
 def last(column: str) -> AggregateCall:
-    """The value of the row with the largest event time."""
+    """The value with the largest event time; of several at that time the largest."""
     return _of("last", column)
 
 
 def count_distinct(column: str) -> AggregateCall:
-    """How many different values that are not null."""
+    """How many different values that are not null. Exact: every different value is kept."""
     return _of("count_distinct", column)
 
 

@@ -12,8 +12,8 @@ from tidegate.api.windows import TimeWindow
 from tidegate.errors import InvalidUseError
 from tidegate.plan.expressions import need_column
 from tidegate.plan.physical import Aggregate as AggregateColumn
-from tidegate.plan.physical import Window
-from tidegate.plan.schemas import WINDOW_END, key_field
+from tidegate.plan.schemas import key_field
+from tidegate.state.partial import partial_schema
 
 
 def need_expression(where: str, given: object) -> pc.Expression:
@@ -60,15 +60,29 @@ def unlike(ours: dict[str, pa.DataType], theirs: dict[str, pa.DataType]) -> str:
     return f"the column {name!r} has different types, cast one types={ours[name]}, {theirs[name]}"
 
 
-def result_time(window: Window) -> str | None:
-    """None for a window that closes later than it ends: watermarks have passed its rows when they come."""
-    return WINDOW_END if window.allowed_lateness == 0 else None
-
-
-def check_available(where: str, window: TimeWindow) -> None:
-    """Refuse windows that have no operator yet."""
+def check_joinable(window: TimeWindow) -> None:
+    """Refuse windows that are not the same for both sides."""
     if window.kind == "session":
-        raise InvalidUseError(f"{where}: session windows are not available yet, use tumbling or sliding")
+        raise InvalidUseError("join: a session has other bounds on each side, use tumbling or sliding windows")
+
+
+def process_arguments(function: object, state: object, output: object) -> None:
+    """Refuse what is no function, or no schema with columns."""
+    if not callable(function):
+        raise InvalidUseError(f"process needs a function of (batch, state) function={function!r}")
+    for name, given in (("state", state), ("output", output)):
+        if not isinstance(given, pa.Schema) or not given.names:
+            raise InvalidUseError(f"process: {name} is a pyarrow.Schema with columns {name}={given!r}")
+
+
+def check_event_time(aggregates: Sequence[AggregateColumn], event_time: str | None) -> None:
+    """``first`` and ``last`` need one."""
+    for each in aggregates:
+        if each.function in ("first", "last") and event_time is None:
+            raise InvalidUseError(
+                f"aggregate: {each.function} goes by event time, give event_time= to the source and keep that "
+                f"column result={each.name}"
+            )
 
 
 def aggregate_columns(aggregates: dict[str, AggregateCall], schema: pa.Schema) -> tuple[AggregateColumn, ...]:
@@ -84,7 +98,8 @@ def aggregate_column(name: str, call: object, schema: pa.Schema) -> AggregateCol
         raise InvalidUseError(
             f"aggregate: {name} is no aggregate, write for example {name}=count() given={call!r}"
         )
+    column = AggregateColumn(name, call.function, call.column)
     if call.function in ("first", "last", "count_distinct"):
         need_column(f"aggregate: {name}", call.column, schema)
-        raise InvalidUseError(f"aggregate: {call.function} is not available yet result={name}")
-    return AggregateColumn(name, call.function, call.column)
+        partial_schema((), (column,), schema)
+    return column

@@ -102,7 +102,7 @@ class Job:
         """The committed rows of a sink as a Spark DataFrame; name the sink when the pipeline has several."""
         from tidegate.spark.frames import committed_rows
 
-        return committed_rows(spark, self._leader.sinks(), sink)
+        return committed_rows(spark, self._leader.publisher.outputs, sink)
 
     def _need_checkpoints(self, what: str) -> None:
         if not self._leader.checkpointing:

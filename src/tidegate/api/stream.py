@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 from tidegate.api.aggregates import AggregateCall
 from tidegate.api.checks import (
     aggregate_columns,
-    check_available,
+    check_event_time,
+    check_joinable,
     check_same_key,
     key_names,
     need_expression,
     need_value,
-    result_time,
+    process_arguments,
     unlike,
 )
 from tidegate.api.windows import TimeWindow
@@ -28,21 +29,33 @@ from tidegate.plan.logical import (
     Aggregate,
     Filter,
     Join,
+    Late,
     MapBatches,
     Named,
     Node,
+    Process,
     Project,
+    RunningAggregate,
     Union,
     Write,
     joined,
 )
 from tidegate.plan.names import check_name, function_text
 from tidegate.plan.physical import Window
-from tidegate.plan.schemas import aggregate_schema, check_unique, key_field, schema_text
+from tidegate.plan.schemas import (
+    WINDOW_END,
+    aggregate_schema,
+    check_unique,
+    key_field,
+    process_state,
+    running_schema,
+    schema_text,
+)
 
 col = pc.field
 
 BatchMap = Callable[[pa.RecordBatch], pa.RecordBatch]
+BatchProcess = Callable[[pa.RecordBatch, pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]]
 
 
 class Stream:
@@ -140,10 +153,10 @@ class Stream:
         for key in keys:
             check_same_key(key, self.schema, other.schema)
         bound = self._window("join", window, other)
+        check_joinable(window)
         sides = (self._node, other._node)
-        time = result_time(bound)
         return Stream(
-            Join(schema=joined(keys, *sides), event_time=time, inputs=sides, keys=keys, window=bound)
+            Join(schema=joined(keys, *sides), event_time=WINDOW_END, inputs=sides, keys=keys, window=bound)
         )
 
     def key_by(self, *columns: str) -> KeyedStream:
@@ -152,6 +165,22 @@ class Stream:
         for key in keys:
             key_field("key_by", key, self.schema)
         return KeyedStream(self, keys)
+
+    def late(self) -> Stream:
+        """The rows that came too late for the windowed aggregate that gives this stream, as they came.
+
+        The aggregate then takes all rows instead of partial results, which costs more. Late rows have no event
+        time: every watermark has passed them.
+        """
+        node = self._node
+        while isinstance(node, Named):
+            node = node.inputs[0]
+        if not isinstance(node, Aggregate):
+            raise InvalidUseError(
+                "late() belongs to the result of a windowed aggregate: write key_by().window().aggregate().late()"
+            )
+        rows = node.inputs[0]
+        return Stream(Late(schema=rows.schema, event_time=None, inputs=(node,)))
 
     def write_parquet(self, path: str | os.PathLike[str], **options: Any) -> Output:
         """Into a directory of Parquet files that shows committed epochs only."""
@@ -234,12 +263,11 @@ class Stream:
             raise InvalidUseError(
                 f"{where}: both sides need the same type of event time types={kinds[0]}, {kinds[1]}"
             )
-        check_available(where, window)
         return window.over(where, kinds[0])
 
 
 class KeyedStream:
-    """A stream by key. ``window`` comes next."""
+    """A stream by key. ``window``, ``aggregate`` or ``process`` comes next."""
 
     __slots__ = ("_keys", "_stream")
 
@@ -252,51 +280,88 @@ class KeyedStream:
         return WindowedStream(self._stream, self._keys, self._stream._window("window", window))
 
     def aggregate(self, **aggregates: AggregateCall) -> Stream:
-        """Running aggregates: not available yet."""
-        aggregate_columns(aggregates, self._stream.schema)
-        raise InvalidUseError(
-            "aggregates without a window are not available yet, call window() before aggregate()"
+        """Running aggregates: one row per key over all rows so far, with the keys and the names given.
+
+        Keys that changed come once per epoch, and at the end; without checkpoints, with every batch. A row
+        replaces the key's rows before it. The result has no event time.
+        """
+        schema = self._stream.schema
+        columns = aggregate_columns(aggregates, schema)
+        check_event_time(columns, self._stream.event_time)
+        return Stream(
+            RunningAggregate(
+                schema=running_schema(self._keys, columns, schema),
+                event_time=None,
+                inputs=(self._stream.node,),
+                keys=self._keys,
+                aggregates=columns,
+            )
         )
 
-    def process(self, function: Callable[..., Any], state: pa.Schema, output: pa.Schema) -> Stream:
-        """Keyed state for a user's function: not available yet."""
-        if not callable(function) or not isinstance(state, pa.Schema) or not isinstance(output, pa.Schema):
-            raise InvalidUseError(
-                "process takes a function and two schemas: process(fn, state=..., output=...)"
+    def process(self, function: BatchProcess, state: pa.Schema, output: pa.Schema) -> Stream:
+        """What ``function(batch, state) -> (output, state)`` makes of each RecordBatch.
+
+        ``state`` has one row per distinct key of the batch: the keys and the columns of ``state=``, nulls for a
+        new key. What is given back replaces it; a key that is left out is forgotten. All rows of a key come to
+        the same subtask, in batches of any size. The function runs on a thread of its own.
+        """
+        process_arguments(function, state, output)
+        check_unique("process", output.names)
+        whole = process_state("process", self._keys, state, self._stream.schema)
+        time = self._stream.event_time if self._stream._keeps_event_time(output) else None
+        return Stream(
+            Process(
+                schema=output,
+                event_time=time,
+                inputs=(self._stream.node,),
+                keys=self._keys,
+                state=whole,
+                function=function,
             )
-        raise InvalidUseError("process is not available yet")
+        )
 
 
 class WindowedStream:
     """A stream by key and window. ``aggregate`` comes next."""
 
-    __slots__ = ("_keys", "_stream", "_window")
+    __slots__ = ("_given", "_keys", "_stream", "_window")
 
     def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window) -> None:
         self._stream = stream
         self._keys = keys
         self._window = window
+        self._given: list[Stream] = []
+
+    def late(self) -> Stream:
+        """The late rows of this stream's aggregate, which must exist by now, and be the only one."""
+        if len(self._given) != 1:
+            raise InvalidUseError(
+                "late() belongs to one aggregate: write result = windowed.aggregate(...), then result.late()"
+            )
+        return self._given[0].late()
 
     def aggregate(self, **aggregates: AggregateCall) -> Stream:
         """One row per key and window: keys, ``window_start``, ``window_end``, the names given.
 
-        It comes when the window closes. The event time of the result is ``window_end``, so windows can be put
-        on windows: a row comes before the watermark that closed its window, so it is never late there. With
-        ``allowed_lateness`` it would be, so then the result has no event time.
+        It comes once, when the window closes. The event time of the result is ``window_end``, so windows can
+        be put on windows: a row comes before the watermark that closed its window, so it is never late there.
+        With ``allowed_lateness`` windows close as much later, and so do the windows on top of them.
         """
         columns = aggregate_columns(aggregates, self._stream.schema)
         time = self._stream.event_time
         assert time is not None
-        return Stream(
+        result = Stream(
             Aggregate(
                 schema=aggregate_schema(self._keys, columns, self._stream.schema, time),
-                event_time=result_time(self._window),
+                event_time=WINDOW_END,
                 inputs=(self._stream.node,),
                 keys=self._keys,
                 window=self._window,
                 aggregates=columns,
             )
         )
+        self._given.append(result)
+        return result
 
 
 class Output:
@@ -347,7 +412,7 @@ def _check_stream(where: str, other: object) -> Stream:
 def _time_type(where: str, stream: Stream) -> pa.DataType:
     if stream.event_time is None:
         raise InvalidUseError(
-            f"{where}: the stream has no event time, give event_time= to its source and keep that column; "
-            f"after a window with allowed_lateness there is none columns={', '.join(stream.schema.names)}"
+            f"{where}: the stream has no event time, give event_time= to its source and keep that column "
+            f"columns={', '.join(stream.schema.names)}"
         )
     return stream.schema.field(stream.event_time).type

@@ -56,7 +56,10 @@ def sliding(size: Duration, slide: Duration, *, allowed_lateness: Duration = 0) 
 
 
 def session(gap: Duration, *, allowed_lateness: Duration = 0) -> TimeWindow:
-    """Windows per key that end when no row has come for ``gap``."""
+    """Windows per key that end when no row has come for ``gap``: two rows less than ``gap`` apart share one.
+
+    It starts at its first row's time and ends ``gap`` after its last row's.
+    """
     gap_ms = parse_duration_ms(gap, name="gap", minimum_ms=1)
     return TimeWindow("session", gap_ms, gap_ms, _lateness(allowed_lateness))
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from tidegate.cli.output import Output
 from tidegate.errors import TidegateError
@@ -35,6 +35,9 @@ class Finding:
     advice: str = ""
 
 
+Check: TypeAlias = Callable[[], Iterator[Finding]]
+
+
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
     verb.add_argument("--store", metavar="STORE", help="also write, read and delete a small object there")
@@ -44,7 +47,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, output: Output) -> int:
     """Starts nothing that stays; a session is stopped again."""
-    checks: list[Callable[[], Iterator[Finding]]] = [_python, _packages, _java, lambda: _cores(arguments.parallelism), _ports, _disk]
+    checks: list[Check] = [_python, _packages, _java, lambda: _cores(arguments.parallelism), _ports, _disk]
     if arguments.store:
         checks.append(lambda: _store(arguments.store))
     if arguments.master:
@@ -61,7 +64,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     return UNSOUND if wrong else 0
 
 
-def _sheltered(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _sheltered(check: Check) -> list[Finding]:
     """A check that fails by itself is a finding, not the end."""
     try:
         return list(check())
@@ -71,9 +74,6 @@ def _sheltered(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 def _python() -> Iterator[Finding]:
     found = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
-        yield Finding("python", "wrong", found, "use Python 3.11 or newer")
-        return
     yield Finding("python", "ok", f"{found} at {sys.executable}")
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen and shutil.which(chosen) != sys.executable:

@@ -1,6 +1,6 @@
 """The command ``tidegate``: one module per verb, one place for errors and exit codes.
 
-Exit codes: 0 done, 1 the work failed (a failed job, an inexact demo), 2 the call was wrong, 130 interrupted.
+Exit codes: 0 done, 1 the work failed (a failed job, an inexact demo, damage found), 2 the call was wrong, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tidegate.cli import bench, checkpoints, demo, explain, run, show
+from tidegate.cli import bench, checkpoints, demo, doctor, explain, gc, run, show, state, verify
 from tidegate.cli.output import Output
 from tidegate.errors import JobFailedError, TidegateError
 
-VERBS = (demo, run, explain, checkpoints, show, bench)
+VERBS = (demo, run, explain, checkpoints, show, state, verify, gc, doctor, bench)
 FAILED = 1
 WRONG_CALL = 2
 INTERRUPTED = 130

@@ -41,7 +41,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
         }
     )
     output.say(f"job {found.manifest.job}, epoch {found.manifest.epoch}, {arguments.operator}: {table.num_rows} rows")
-    output.table([{name: _plain(value) for name, value in row.items()} for row in rows], table.column_names)
+    output.table([{name: str(value) for name, value in row.items()} for row in rows], table.column_names)
     if len(rows) < table.num_rows:
         output.say(f"... {table.num_rows - len(rows)} more; --limit 0 shows all")
     return 0

@@ -7,7 +7,10 @@ import argparse
 from tidegate.cli.output import Output, sized
 
 HELP = "check every object of every retained checkpoint"
-DESCRIPTION = "Read every object that the retained checkpoints in STORE need, and name those that are damaged. Exit code 1 if any is."
+DESCRIPTION = (
+    "Read every object that the retained checkpoints in STORE need, and name those that are damaged. "
+    "Exit code 1 if any is."
+)
 DAMAGED = 1
 
 

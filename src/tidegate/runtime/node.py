@@ -77,6 +77,8 @@ class Node:
         self._intakes: dict[ChannelId, Intake] = {}
         self._early: list[tuple[ChannelId, StreamMessage[pa.RecordBatch]]] = []
         self._running = False
+        self._connecting = False
+        self._interrupted = False
         self._drained_said = False
         self._outcome: str | None = None
         self._error: BaseException | None = None
@@ -97,10 +99,19 @@ class Node:
             self._mailbox.post(partial(self._lost, f"the channel {channel} was lost: {error}"))
 
     def control_message(self, message: pb.CoordinatorMessage) -> None:
+        if message.WhichOneof("body") == "stop":
+            self._interrupt()
         self._mailbox.post(partial(self._commanded, message))
 
     def control_lost(self, reason: Exception) -> None:
+        self._interrupt()
         self._mailbox.post(partial(self._lost, f"the coordinator was lost: {reason}"))
+
+    def _interrupt(self) -> None:
+        """The loop may be waiting for a peer that is gone: opening channels is the one thing it blocks on."""
+        self._interrupted = True
+        if self._connecting:
+            self._transport.give_up()
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -236,7 +247,11 @@ class Node:
     def _welcome(self, welcome: pb.Welcome) -> None:
         if welcome.gang != self._setup.gang:
             raise ProtocolError(f"welcomed into another gang gang={welcome.gang} ours={self._setup.gang}")
+        self._connecting = True
+        if self._interrupted:
+            raise RetryableError("the gang was over before its channels were open")
         self._connect({peer.node: peer.address for peer in welcome.peers})
+        self._connecting = False
         if welcome.restore:
             replayed = RestorePlan.load(bytes(welcome.restore), self._setup, self._origin).apply(self._assembly)
             for channel, events in replayed.items():

@@ -20,6 +20,7 @@ class Publisher:
     def __init__(self, plan: PhysicalPlan) -> None:
         specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SinkSpec)]
         self.sinks: Mapping[str, Sink] = {spec.name: spec.sink for spec in specs}
+        self.outputs = [(spec.name, spec.sink, spec.output) for spec in specs]
         self.schemas: Mapping[str, pa.Schema] = {spec.name: spec.output for spec in specs}
 
     @property

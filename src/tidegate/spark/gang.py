@@ -123,9 +123,13 @@ def slots(spark: SparkSession) -> int:
 
 
 def busy(spark: SparkSession) -> int:
-    """How many tasks this session runs now. A moment's figure; it trails what happens by milliseconds."""
+    """How many tasks this session runs now. The public status tracker would lag behind by a second or more."""
     context: Any = spark.sparkContext
-    return sum(int(executor.numRunningTasks()) for executor in context._jsc.sc().statusTracker().getExecutorInfos())
+    running = context._jsc.sc().taskScheduler().runningTasksByExecutors().valuesIterator()
+    total = 0
+    while running.hasNext():
+        total += int(running.next())
+    return total
 
 
 def check_session(spark: SparkSession, parallelism: int | None) -> int:

@@ -183,6 +183,12 @@ class TcpTransport:
         elif channel not in self._known:
             raise InvalidUseError(f"not an inbound channel of this node channel={channel}")
 
+    def give_up(self) -> None:
+        """Let a ``connect`` that waits for its peer fail soon."""
+        with self._changed:
+            self._closing.set()
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Cut every connection and wait for the threads, at most the close timeout."""
         self._reports.muted = True

@@ -97,6 +97,9 @@ class Transport(Protocol):
         channel.
         """
 
+    def give_up(self) -> None:
+        """Let a ``connect`` that waits for its peer fail soon; only ``close`` may follow. Any thread; never blocks."""
+
     def close(self) -> None:
         """End every channel, thread and socket. Takes a bounded time; afterwards nothing is reported.
         Idempotent.
@@ -191,6 +194,9 @@ class InProcessTransport:
             raise InvalidUseError(f"not an inbound channel of this node channel={channel}")
         if inbound.sender is not None and not inbound.over:
             inbound.sender.events.credited(channel, size_bytes)
+
+    def give_up(self) -> None:
+        """Nothing waits here for long."""
 
     def close(self) -> None:
         """Break all channels: peers are told at once."""

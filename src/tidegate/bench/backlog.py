@@ -1,0 +1,133 @@
+"""Pipelines whose rows wait for a slow function. Everything here crosses Spark, so it pickles."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import tidegate as tg
+from tidegate.plan.connector import Offset, Polled, Split
+from tidegate.runtime.operator import PIECE_ROWS
+
+THROTTLE_S = 0.05
+WINDOW_MS = 1_000
+SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
+
+
+def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same batch, a while later."""
+    time.sleep(THROTTLE_S)
+    return batch
+
+
+class Throttle:
+    """The same in this process, with an event that tells when it was called."""
+
+    def __init__(self) -> None:
+        self.called = threading.Event()
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.called.set()
+        return slow(batch)
+
+
+class Backlog:
+    """Windows that all close at once, each with so many keys that its results fill a batch: one batch per window.
+
+    One split per node. It never ends: whoever measures stops the job.
+    """
+
+    schema = SCHEMA
+    event_time = "ts"
+    bounded = False
+
+    def __init__(self, nodes: int, windows: int) -> None:
+        self.out_of_orderness = 2 * windows * WINDOW_MS  # nothing closes before the last row
+        self._nodes, self._windows = nodes, windows
+        self._keys = PIECE_ROWS * 19 // 20  # keys spread unevenly over nodes: a little less than a batch
+
+    @property
+    def rows(self) -> int:
+        """All rows of all splits."""
+        return self._nodes * (self._windows * self._keys + 1)
+
+    def splits(self) -> Sequence[Split]:
+        return [Split(f"backlog-{node}", 0) for node in range(self._nodes)]
+
+    def open(self, split: Split, offset: Offset) -> Pieces:
+        start = int(split.id.rpartition("-")[2]) * self._keys
+        keys = np.arange(start, start + self._keys, dtype=np.int64)
+
+        def make(window: int) -> pa.RecordBatch:
+            if window == self._windows:
+                return _batch(np.array([10 * self.out_of_orderness]), keys[:1])
+            return _batch(np.full(self._keys, window * WINDOW_MS), keys)
+
+        return Pieces(make, self._windows + 1, int(str(offset or 0)))
+
+
+class Flood:
+    """One row at a time: ``rows`` of them, and then nothing. ``ahead``: all at once, else only the first."""
+
+    schema = SCHEMA
+    event_time = "ts"
+    out_of_orderness = 0
+    bounded = False
+
+    def __init__(self, rows: int, ahead: bool) -> None:
+        self._rows, self._ahead = rows, ahead
+
+    def splits(self) -> Sequence[Split]:
+        return [Split("flood", 0)]
+
+    def open(self, split: Split, offset: Offset) -> Pieces:
+        one = _batch(np.zeros(1, np.int64), np.zeros(1, np.int64))
+        position = int(str(offset or 0))
+        # What a recovered job reads first, where nothing is in flight, is one more row.
+        count = self._rows if self._ahead else position + 1
+        return Pieces(lambda _: one, count, position)
+
+
+class Pieces:
+    """Gives ``count`` batches, one per poll, and then nothing."""
+
+    def __init__(self, make: Callable[[int], pa.RecordBatch], count: int, position: int) -> None:
+        self._make, self._count, self._position = make, count, position
+
+    @property
+    def offset(self) -> Offset:
+        return self._position
+
+    def poll(self, max_rows: int) -> Polled:
+        if self._position >= self._count:
+            return Polled(None)
+        batch = self._make(self._position)
+        self._position += 1
+        return Polled(batch, batch.num_rows, batch.column(0)[0].as_py())
+
+    def close(self) -> None:
+        return None
+
+
+def backlog_pipeline(source: Backlog, output: Path) -> tg.Pipeline:
+    """A keyed aggregation whose results wait for a slow function, and a sink."""
+    windows = tg.from_source(source).key_by("key").window(tg.tumbling(f"{WINDOW_MS}ms"))
+    results = windows.aggregate(n=tg.count(), total=tg.sum("value"))
+    return tg.Pipeline("backlog", results.map_batches(slow).write_parquet(output))
+
+
+def flood_pipeline(rows: int, function: Throttle, output: Path, *, ahead: bool) -> tg.Pipeline:
+    """Rows in front of a slow function."""
+    stream = tg.from_source(Flood(rows, ahead)).map_batches(function)
+    return tg.Pipeline("flood", stream.write_parquet(output))
+
+
+def _batch(times: np.ndarray[Any, Any], keys: np.ndarray[Any, Any]) -> pa.RecordBatch:
+    columns = [pa.array(times.astype(np.int64)), pa.array(keys), pa.array(keys)]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

@@ -1,0 +1,324 @@
+"""The suite `unaligned`: what overtaking costs, piece by piece, and what it gains under backpressure.
+
+Single steps are timed in this process without a job; each figure is the best of several rounds, beside its
+target. Then a keyed pipeline whose results wait for a slow function takes one checkpoint, aligned and
+unaligned, with more and more of them waiting.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import tidegate as tg
+from tidegate.api.job import Job
+from tidegate.bench.backlog import Backlog, Throttle, backlog_pipeline, flood_pipeline
+from tidegate.core.align import UnalignedCheckpointConfig
+from tidegate.core.messages import Barrier, CheckpointBarrier, Event, StreamMessage
+from tidegate.core.subtask import Subtask
+from tidegate.core.unaligned import UnalignedCheckpointer
+from tidegate.errors import InvalidUseError, JobFailedError
+from tidegate.runtime.begin import JobOptions, begin
+from tidegate.runtime.local import ThreadGang
+from tidegate.runtime.snapshotfile import inflight_bytes, read_inflight
+from tidegate.wire.arrow import event_of
+
+EVENTS = 10_000
+ROUNDS = 7
+SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.float64())])
+THRESHOLD_MS = 500
+OVER_THRESHOLD_MS_MAX = 1_000
+WAIT_S = 120.0
+
+Launch = Callable[[tg.Pipeline, int, str, tg.CheckpointConfig], Job]
+"""Starts a pipeline: with this many nodes, on this store, with these settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How much to measure. ``backlog`` counts the batches that wait for the slow function on each node."""
+
+    backlog: tuple[int, ...] = (10, 20, 40)
+    parallelism: int = 1
+    rounds: int = ROUNDS
+
+    def __post_init__(self) -> None:
+        if not self.backlog or min(self.backlog) < 1:
+            raise InvalidUseError(f"--backlog is at least 1 backlog={list(self.backlog)}")
+        for name in ("parallelism", "rounds"):
+            if getattr(self, name) < 1:
+                raise InvalidUseError(f"--{name} is at least 1 {name}={getattr(self, name)}")
+
+    @property
+    def steps(self) -> int:
+        """The single steps, the recovery, and two checkpoints per backlog."""
+        return 2 + 2 * len(self.backlog)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value and what it should be. ``higher``: more is better."""
+
+    name: str
+    value: float
+    unit: str
+    target: float
+    higher: bool = False
+
+    @property
+    def met(self) -> bool:
+        """True when the value is on the right side of its target."""
+        return self.value > self.target if self.higher else self.value < self.target
+
+    def row(self) -> dict[str, Any]:
+        """For the document and for people."""
+        sign = ">" if self.higher else "<"
+        target = f"{sign} {self.target:g} {self.unit}"
+        return {"name": self.name, "value": self.value, "unit": self.unit, "target": target, "met": self.met}
+
+
+# -- single steps --------------------------------------------------------------------------------------------
+
+
+def bench_unaligned_trigger(rounds: int = ROUNDS) -> Figure:
+    """From the deadline of an alignment under way to the order to fire."""
+
+    def once() -> float:
+        fan_in = _fan_in(2)
+        fan_in.started(1)
+        fan_in.receive(0, Barrier(CheckpointBarrier(1, 1)))
+        fan_in.poll()
+        return _timed(lambda: fan_in.deadline(1))
+
+    # The target is what compiled code does; a single call of a Python function takes as long.
+    return Figure("bench_unaligned_trigger", _best(once, rounds * 20) * 1e9, "ns", 100)
+
+
+def bench_inflight_capture_10k(rounds: int = ROUNDS) -> Figure:
+    """A flagged barrier comes behind 10,000 queued events: record them, by reference, and fire."""
+    event = _event(1)
+
+    def once() -> float:
+        fan_in = _fan_in(1)
+        for _ in range(EVENTS):
+            fan_in.receive(0, event)
+        barrier: Barrier[pa.RecordBatch] = Barrier(CheckpointBarrier(1, 1).as_unaligned())
+        return _timed(lambda: fan_in.receive(0, barrier))
+
+    return Figure("bench_inflight_capture_10k", _best(once, rounds) * 1e3, "ms", 1.0)
+
+
+def bench_inflight_serialize_1mb(rounds: int = ROUNDS) -> list[Figure]:
+    """1 MB of recorded batches as compressed bytes."""
+    messages: list[StreamMessage[pa.RecordBatch]] = [_event(4_096) for _ in range(11)]
+    size = sum(message.payload.nbytes for message in messages if isinstance(message, Event))
+    seconds = _best(lambda: _timed(lambda: inflight_bytes(messages, SCHEMA, "lz4")), rounds)
+    return [
+        Figure("bench_inflight_serialize_1mb", seconds * 1e3 * 1e6 / size, "ms", 5.0),
+        Figure("bench_inflight_serialize", size / 1e6 / seconds, "MB/s", 200.0, higher=True),
+    ]
+
+
+def bench_mode_switch(rounds: int = ROUNDS) -> Figure:
+    """A subtask with four inputs and outputs, 100 events on each, goes from waiting to barriers at the head."""
+    event = _event(1)
+
+    def once() -> float:
+        subtask: Subtask[pa.RecordBatch] = Subtask(range(4), range(4))
+        for channel in range(4):
+            for _ in range(100):
+                subtask.emit(channel, event)
+                if channel:
+                    subtask.receive(channel, event)
+        barrier = CheckpointBarrier(1, 1)
+        subtask.started(1, epoch=1)
+        subtask.receive(0, Barrier(barrier))
+        while subtask.queued(0):
+            subtask.poll()
+
+        def switch() -> None:
+            subtask.deadline(1)
+            subtask.fired(barrier.as_unaligned())
+
+        return _timed(switch)
+
+    return Figure("bench_mode_switch", _best(once, rounds) * 1e3, "ms", 1.0)
+
+
+def bench_unaligned_recovery_10k_inflight(rounds: int = ROUNDS) -> Figure:
+    """Read 10,000 recorded events and queue them at their input."""
+    data = inflight_bytes([_event(1)] * EVENTS, SCHEMA, "lz4")
+
+    def recover() -> None:
+        fan_in = _fan_in(1)
+        for message in read_inflight(data, SCHEMA, "bench"):
+            fan_in.receive(0, message)
+
+    seconds = _best(lambda: _timed(recover), rounds)
+    return Figure("bench_unaligned_recovery_10k_inflight", seconds * 1e3, "ms", 50.0)
+
+
+def steps(rounds: int = ROUNDS) -> list[Figure]:
+    """Every single step. Blocks for a second or two."""
+    return [
+        bench_unaligned_trigger(rounds),
+        bench_inflight_capture_10k(rounds),
+        *bench_inflight_serialize_1mb(rounds),
+        bench_mode_switch(rounds),
+        bench_unaligned_recovery_10k_inflight(rounds),
+    ]
+
+
+def _fan_in(inputs: int) -> UnalignedCheckpointer[pa.RecordBatch]:
+    return UnalignedCheckpointer(range(inputs), UnalignedCheckpointConfig())
+
+
+def _event(rows: int) -> Event[pa.RecordBatch]:
+    columns = [list(range(rows)), [i * 7 % 1_000 for i in range(rows)], [i * 0.37 for i in range(rows)]]
+    return event_of(pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=SCHEMA))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _best(once: Callable[[], float], rounds: int) -> float:
+    return min(once() for _ in range(rounds))
+
+
+# -- whole jobs ----------------------------------------------------------------------------------------------
+
+
+def on_threads(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: tg.CheckpointConfig) -> Job:
+    """Nodes are threads of this process."""
+    options = JobOptions(parallelism=parallelism, checkpoint=checkpoint, store=store)
+    return Job(begin(pipeline.physical(parallelism), ThreadGang(parallelism), options))
+
+
+def on_spark(spark: Any) -> Launch:
+    """Nodes are tasks of this session."""
+
+    def launch(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: tg.CheckpointConfig) -> Job:
+        return pipeline.start(spark, parallelism=parallelism, store=store, checkpoint=checkpoint)
+
+    return launch
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where to work, how to start jobs, and whom to tell about each step."""
+
+    settings: Settings
+    work: Path
+    launch: Launch
+    step: Callable[[str], None]
+
+    def run(self) -> dict[str, Any]:
+        """Measure everything; gives one document. Blocks for a minute or so."""
+        self.step("single steps")
+        figures = steps(self.settings.rounds)
+        self.step("recovery with and without data in flight")
+        figures += self.recovery()
+        checkpoints = [
+            self.checkpoint(mode, backlog) for backlog in self.settings.backlog for mode in ("never", "auto")
+        ]
+        return {
+            "steps": [figure.row() for figure in figures],
+            "threshold_ms": THRESHOLD_MS,
+            "checkpoints": checkpoints,
+            "bounded": all(c["duration_ms"] <= c["limit_ms"] for c in checkpoints if c["limit_ms"] is not None),
+        }
+
+    def checkpoint(self, mode: str, backlog: int) -> dict[str, Any]:
+        """One checkpoint with this many batches waiting for the slow function on each node."""
+        self.step(f"{'aligned' if mode == 'never' else 'unaligned'}, {backlog} batches waiting")
+        place = self.work / f"{mode}-{backlog}"
+        burst = Backlog(self.settings.parallelism, backlog)
+        job = self.launch(
+            backlog_pipeline(burst, place / "out"),
+            self.settings.parallelism,
+            str(place / "store"),
+            tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=THRESHOLD_MS, timeout="120s"),
+        )
+        try:
+            _await(lambda: job.metrics()["rows_in"] >= burst.rows, job)
+            job.checkpoint("120s")
+            record = [each for each in job.checkpoints() if each["status"] == "committed"][-1]
+        finally:
+            job.stop()
+            shutil.rmtree(place, ignore_errors=True)
+        shown = {key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")}
+        limit_ms = None if mode == "never" else THRESHOLD_MS + OVER_THRESHOLD_MS_MAX
+        return {"mode": mode, "backlog": backlog, **shown, "limit_ms": limit_ms}
+
+    def recovery(self) -> list[Figure]:
+        """From the start of a job to its function's first batch: from an aligned and from an unaligned checkpoint."""
+        aligned_ms, unaligned_ms = self._recoveries("never"), self._recoveries("always")
+        over = (unaligned_ms / aligned_ms - 1) * 100
+        return [
+            Figure("recovery_aligned", aligned_ms, "ms", 5_000),
+            Figure("recovery_10k_inflight", unaligned_ms, "ms", 5_000),
+            Figure("recovery_overhead", over, "%", 20.0),
+        ]
+
+    def _recoveries(self, mode: str) -> float:
+        """The best of a few restarts. Always with threads: the function tells when it was called."""
+        throttle = Throttle()
+        place = self.work / f"recovery-{mode}"
+        pipeline = flood_pipeline(EVENTS, throttle, place / "out", ahead=mode == "always")
+        checkpoint = tg.CheckpointConfig(interval="1h", unaligned=mode)
+        job = on_threads(pipeline, 1, str(place / "store"), checkpoint)
+        wanted = EVENTS if mode == "always" else 1
+        _await(lambda: job.metrics()["rows_in"] >= wanted, job)
+        job.checkpoint("60s")
+        job.stop()
+        taken = [self._recover(pipeline, throttle, str(place / "store"), checkpoint) for _ in range(3)]
+        shutil.rmtree(place, ignore_errors=True)
+        return min(taken) * 1e3
+
+    def _recover(
+        self, pipeline: tg.Pipeline, throttle: Throttle, store: str, checkpoint: tg.CheckpointConfig
+    ) -> float:
+        throttle.called.clear()
+        begun = time.perf_counter()
+        job = on_threads(pipeline, 1, store, checkpoint)
+        try:
+            if not throttle.called.wait(WAIT_S):
+                raise JobFailedError(f"the job did not come back job={pipeline.name}")
+            return time.perf_counter() - begun
+        finally:
+            job.stop()
+
+
+def _await(condition: Callable[[], bool], job: Job) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if job.error is not None:
+            raise job.error
+        if time.monotonic() > deadline:
+            job.stop()
+            raise JobFailedError(f"the rows did not come in within {WAIT_S:.0f} s job={job.name}")
+        time.sleep(0.02)
+
+
+def summary(checkpoints: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per backlog, both modes beside each other."""
+    by_mode = {(c["mode"], c["backlog"]): c for c in checkpoints}
+    return [
+        {
+            "backlog": backlog,
+            "aligned_ms": by_mode["never", backlog]["duration_ms"],
+            "unaligned_ms": by_mode["auto", backlog]["duration_ms"],
+            "inflight_events": by_mode["auto", backlog]["inflight_events"],
+            "inflight_bytes": by_mode["auto", backlog]["inflight_bytes"],
+        }
+        for backlog in sorted({c["backlog"] for c in checkpoints})
+    ]
