@@ -14,6 +14,7 @@ import tidegate as tg
 from tidegate import col
 
 TEN = tg.tumbling("10s")
+STATE = pa.schema([("n", pa.int64())])
 BASE = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.float64()), ("note", pa.string())])
 
 
@@ -112,11 +113,32 @@ def test_window_bounds_have_the_type_of_the_event_time(kind: pa.DataType, tmp_pa
     assert found.node.window.size == seconds[kind.unit]  # type: ignore[attr-defined]
 
 
-def test_a_window_with_lateness_gives_rows_without_event_time(bids: tg.Stream) -> None:
+def test_windows_can_be_put_on_windows_with_lateness(bids: tg.Stream) -> None:
     late = bids.key_by("key").window(tg.tumbling("10s", allowed_lateness="5s")).aggregate(n=tg.count())
-    assert late.event_time is None
-    with pytest.raises(tg.InvalidUseError, match=r"no event time.*allowed_lateness"):
-        late.key_by("key").window(TEN)
+    assert late.event_time == "window_end"
+    assert late.key_by("key").window(TEN).aggregate(n=tg.count()).event_time == "window_end"
+
+
+def test_a_running_aggregate_has_keys_and_names(bids: tg.Stream) -> None:
+    found = bids.key_by("key").aggregate(n=tg.count(), newest=tg.last("note"), notes=tg.count_distinct("note"))
+    assert found.schema == pa.schema(
+        [("key", pa.int64()), ("n", pa.int64()), ("newest", pa.string()), ("notes", pa.int64())]
+    )
+    assert found.event_time is None
+
+
+def test_late_rows_have_the_columns_of_the_input_and_no_event_time(bids: tg.Stream) -> None:
+    windowed = bids.key_by("key").window(tg.session("10s"))
+    result = windowed.aggregate(n=tg.count())
+    for late in (result.late(), result.named("per_key").late(), windowed.late()):
+        assert late.schema == bids.schema and late.event_time is None
+
+
+def test_process_has_the_columns_of_its_output(bids: tg.Stream) -> None:
+    output = pa.schema([("key", pa.int64()), ("ts", pa.int64()), ("n", pa.int64())])
+    found = bids.key_by("key").process(lambda batch, state: (batch, state), state=STATE, output=output)
+    assert found.schema == output and found.event_time == "ts"
+    assert found.node.state.names == ["key", "n"]  # type: ignore[attr-defined]
 
 
 def test_a_join_has_keys_bounds_left_and_right(bids: tg.Stream, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tidegate.plan.rules import (
     aggregate_before_exchange,
     apply_rules,
     insert_barrier_for_fan_in,
+    part_late_rows,
     push_filters,
     push_projections,
 )

@@ -44,7 +44,7 @@ def events(rows: int = 2_000, *, keys: int = 17, step_ms: int = 7, seed: int = 1
 class GatedSource:
     """A table in splits, read in small pieces, and only as far as the test has allowed.
 
-    ``on_poll`` is called with the number of each poll, before it; it may raise.
+    ``fed``: a world gives it a few rows at each step. ``on_poll`` is called with the number of each poll, before it; it may raise.
     """
 
     event_time = "ts"
@@ -58,6 +58,7 @@ class GatedSource:
         splits: int = 6,
         rows_per_poll: int = 50,
         allowed: int | None = None,
+        fed: bool = False,
         bounded: bool = True,
         on_poll: Callable[[int], None] = lambda number: None,
     ) -> None:
@@ -68,7 +69,8 @@ class GatedSource:
         self.on_poll = on_poll
         self._count = splits
         self._lock = threading.Lock()
-        self._left = table.num_rows * 1_000 if allowed is None else allowed
+        self._left = table.num_rows * 1_000 if allowed is None and not fed else allowed or 0
+        self.fed = fed
         self._polls = 0
         self.given = 0
 
@@ -282,6 +284,7 @@ class Jobs:
         restore: Any = "latest",
         overwrite: bool = False,
         restarts: RestartPolicy = QUICK,
+        savepoint: str | None = None,
         **checkpoint: Any,
     ) -> Job:
         """Start it; the interval is long unless given: a test asks for its checkpoints."""
@@ -292,6 +295,7 @@ class Jobs:
             restore=restore,
             overwrite=overwrite,
             restarts=restarts,
+            savepoint=savepoint,
         )
         job = Job(begin(pipeline.physical(parallelism), gang or ThreadGang(parallelism), options))
         self._jobs.append(job)

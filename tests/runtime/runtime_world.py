@@ -35,7 +35,7 @@ from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.arrow import Message
 from tidegate.wire.transport import ChannelId, InProcessHub, InProcessTransport
 
-from runtime_jobs import QUICK
+from runtime_jobs import QUICK, GatedSource
 
 STUCK_S = 20.0
 STEPS_MAX = 60_000
@@ -272,6 +272,8 @@ class World:
         self.gangs = 0
         self.pace_ms = 12
         self._exit: Callable[[str | None], None] = lambda why: None
+        specs = [spec for stage in self.plan.stages for spec in stage.operators if isinstance(spec, SourceSpec)]
+        self._feeds = [spec.source for spec in specs if isinstance(spec.source, GatedSource) and spec.source.fed]
         self.leader: Leader
         self.leading: Actor
         self.lead()
@@ -341,6 +343,8 @@ class World:
         self._bury()
         if not self.leading.alive:
             return False
+        for source in self._feeds:
+            source.allow(self.random.choice((0, 0, source.rows_per_poll)))
         choices = list(self._choices())
         if choices:
             self.random.choice(choices)()

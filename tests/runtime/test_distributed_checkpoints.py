@@ -19,7 +19,7 @@ class Case:
     """A small windowed job in a world, and what it should give."""
 
     def __init__(self, nodes: int = 3, rows: int = 400, **options: Any) -> None:
-        self.source = GatedSource(events(rows, keys=5, step_ms=30), rows_per_poll=5)
+        self.source = GatedSource(events(rows, keys=5, step_ms=30), rows_per_poll=5, fed=True)
         self.sink = MemorySink()
         self.pipeline = tg.Pipeline("w", counts(tg.from_source(self.source)).named("counts").write(self.sink))
         self.world = World(self.pipeline, nodes, **options)

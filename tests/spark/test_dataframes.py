@@ -68,7 +68,7 @@ def test_a_batch_frame_is_computed_once_and_its_rows_are_all_there(spark: SparkS
 
 
 def _sink(job: Job, part: str) -> str:
-    return next(name for name, _, _ in job._leader.sinks() if part in name)
+    return next(name for name, _, _ in job._leader.publisher.outputs if part in name)
 
 
 def drop(folder: Path, number: int, first: int, rows: int) -> None:
@@ -156,16 +156,35 @@ def test_checkpoints_and_state_are_dataframes_without_registration(spark: SparkS
     until(lambda: job.metrics()["rows_in"] > 5_000, job)
     epoch = job.checkpoint()
     job.stop()
-    read = spark.read.format("tidegate").option("store", str(store))
-    checkpoints = read.option("table", "checkpoints").load()
+
+    def read(**options: str) -> DataFrame:
+        return spark.read.format("tidegate").options(store=str(store), **options).load()
+
+    checkpoints = read(table="checkpoints")
     assert epoch in {row.epoch for row in checkpoints.where("restorable").collect()}
-    state = read.option("operator", "per_key").option("epoch", str(epoch)).load()
+    state = read(operator="per_key", epoch=str(epoch))
     expected = tg.read_state(store, "per_key", epoch=epoch)
     assert state.columns == expected.column_names == ["window_start", "key", "n", "total"]
     assert state.rdd.getNumPartitions() == 2, "one task per subtask"
-    assert state.agg(sf.sum("n")).first()[0] == sum(expected.column("n").to_pylist())  # type: ignore[index]
-    assert read.option("table", "inflight").option("epoch", str(epoch)).load().count() == 0
+    assert sorted((r.key, r.n) for r in state.collect()) == sorted((r["key"], r["n"]) for r in expected.to_pylist())
+    assert read(table="inflight", epoch=str(epoch)).count() == 0
     with pytest.raises(Exception, match="there are: per_key"):
-        read.option("operator", "nope").load()
+        read(operator="nope")
     with pytest.raises(Exception, match="needs option"):
-        spark.read.format("tidegate").load()
+        read()
+    with pytest.raises(Exception, match="no such option"):
+        read(operator="per_key", epcoh="1")
+
+
+def test_collected_rows_are_a_dataframe_and_an_output_without_rows_has_its_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = tg.generate(rows=100, keys=5)
+    empty = rows.filter(tg.col("key") < 0).write_parquet(tmp_path / "out")
+    assert empty.to_dataframe(spark).columns == ["ts", "key", "value", "kind"], "before anything ran"
+    job = tg.Pipeline("collected", rows.collect("all"), empty).start(spark, parallelism=2)
+    assert job.await_termination(60)
+    assert job.to_dataframe(spark, "all").count() == 100
+    assert empty.to_dataframe(spark).count() == 0
+    with pytest.raises(InvalidUseError, match="name one of"):
+        job.to_dataframe(spark)

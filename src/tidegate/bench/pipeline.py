@@ -18,7 +18,7 @@ from tidegate.bench import duckdb_side, structured_streaming, tidegate_side
 from tidegate.bench.compare import Comparison, compare
 from tidegate.bench.data import ensure, first_files
 from tidegate.bench.workloads import WINDOW_MS, Measured, Place, Workload, spread, workloads
-from tidegate.errors import InvalidUseError
+from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.spark.session import Session
 
 INTERVAL = "1s"
@@ -135,7 +135,7 @@ class Bench:
             order = (INTERVAL, None) if number % 2 else (None, INTERVAL)
             runs = {interval: self._steady(workload, folder, times, interval) for interval in order}
             pairs.append((runs[INTERVAL], runs[None]))
-        return _overhead(workload, times, pairs)
+        return _overhead(workload, times, pairs, self.settings.seconds)
 
     def _calibrate(self, workload: Workload, folder: tuple[Path, ...]) -> int:
         """How often to read the files so that a run lasts long enough."""
@@ -160,7 +160,9 @@ class Bench:
             place = Place(folder, scratch / "output", scratch / "store")
             asked = tidegate_side.steady(place, "steady", times, span_ms)
             rows = workload.rows * times
-            return tidegate_side.run(self.spark, asked, place, rows, self.settings.parallelism, interval)
+            measured = tidegate_side.run(self.spark, asked, place, rows, self.settings.parallelism, interval)
+            _check_complete(place, times)
+            return measured
 
     # -- around it -----------------------------------------------------------------------------------------
 
@@ -194,6 +196,16 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _check_complete(place: Place, times: int) -> None:
+    """A run that left out rows is fast and worth nothing."""
+    asked = tidegate_side.rows_asked(place.inputs[0]) * times
+    counted = tidegate_side.rows_counted(place.output)
+    if counted != asked:
+        raise JobFailedError(
+            f"the run's counts add up to {counted:,} rows, not to the {asked:,} that it was given"
+        )
+
+
 def _result(
     workload: Workload, runs: dict[str, list[Measured]], comparisons: list[Comparison]
 ) -> dict[str, Any]:
@@ -222,10 +234,13 @@ def engine_result(runs: list[Measured]) -> dict[str, Any]:
         "rows_per_second": spread([run.rows_per_second for run in runs]),
         "seconds": spread([run.seconds for run in runs]),
         "checkpoints": [run.checkpoints for run in runs],
+        "restarts": [run.restarts for run in runs],
     }
 
 
-def _overhead(workload: Workload, times: int, pairs: list[tuple[Measured, Measured]]) -> dict[str, Any]:
+def _overhead(
+    workload: Workload, times: int, pairs: list[tuple[Measured, Measured]], seconds: float
+) -> dict[str, Any]:
     """What checkpoints cost: one minus the speed with them over the speed without, pair by pair."""
     costs = [1.0 - on.rows_per_second / off.rows_per_second for on, off in pairs]
     return {
@@ -233,6 +248,7 @@ def _overhead(workload: Workload, times: int, pairs: list[tuple[Measured, Measur
         "interval": INTERVAL,
         "rows": workload.rows * times,
         "readings_of_the_files": times,
+        "seconds_asked": seconds,
         "on": engine_result([on for on, _ in pairs]),
         "off": engine_result([off for _, off in pairs]),
         "cost_per_pair": costs,

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import tidegate as tg
@@ -67,13 +68,26 @@ def run(
         seconds = time.perf_counter() - started
     finally:
         shutil.rmtree(place.scratch, ignore_errors=True)
-    committed = int(job.metrics().get("checkpoints_committed", 0))
-    return Measured(rows, seconds, rows_in(place.output), committed)
+    metrics = job.metrics()
+    done = (int(metrics.get(name, 0)) for name in ("checkpoints_committed", "restarts"))
+    return Measured(rows, seconds, rows_in(place.output), *done)
 
 
 def rows_in(folder: Path) -> int:
     """How many rows the visible files of a directory have."""
     return sum(pq.read_metadata(path).num_rows for path in folder.glob("[!_.]*.parquet"))
+
+
+def rows_asked(folder: Path) -> int:
+    """How many rows of the input pass the filter."""
+    kinds = (pq.read_table(path, columns=["kind"])["kind"] for path in folder.glob("[!_.]*.parquet"))
+    return sum(len(kind) - (pc.sum(pc.equal(kind, 0)).as_py() or 0) for kind in kinds)
+
+
+def rows_counted(folder: Path) -> int:
+    """How many rows the counts of a result add up to: fewer than asked were lost, more came twice."""
+    counts = (pq.read_table(path, columns=["n"])["n"] for path in folder.glob("[!_.]*.parquet"))
+    return sum(pc.sum(count).as_py() or 0 for count in counts)
 
 
 def _await(job: Any) -> None:

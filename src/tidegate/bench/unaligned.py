@@ -44,7 +44,7 @@ Launch = Callable[[tg.Pipeline, int, str, tg.CheckpointConfig], Job]
 class Settings:
     """How much to measure. ``backlog`` counts the batches that wait for the slow function on each node."""
 
-    backlog: tuple[int, ...] = (10, 20, 40)
+    backlog: tuple[int, ...] = (20, 40, 80)
     parallelism: int = 1
     rounds: int = ROUNDS
 
@@ -68,18 +68,19 @@ class Figure:
     name: str
     value: float
     unit: str
-    target: float
+    target: float | None = None
     higher: bool = False
 
     @property
     def met(self) -> bool:
         """True when the value is on the right side of its target."""
+        if self.target is None:
+            return True
         return self.value > self.target if self.higher else self.value < self.target
 
     def row(self) -> dict[str, Any]:
         """For the document and for people."""
-        sign = ">" if self.higher else "<"
-        target = f"{sign} {self.target:g} {self.unit}"
+        target = None if self.target is None else f"{'>' if self.higher else '<'} {self.target:g} {self.unit}"
         return {"name": self.name, "value": self.value, "unit": self.unit, "target": target, "met": self.met}
 
 
@@ -234,7 +235,9 @@ class Bench:
             "steps": [figure.row() for figure in figures],
             "threshold_ms": THRESHOLD_MS,
             "checkpoints": checkpoints,
-            "bounded": all(c["duration_ms"] <= c["limit_ms"] for c in checkpoints if c["limit_ms"] is not None),
+            "bounded": all(
+                c["duration_ms"] <= c["limit_ms"] for c in checkpoints if c["limit_ms"] is not None
+            ),
         }
 
     def checkpoint(self, mode: str, backlog: int) -> dict[str, Any]:
@@ -246,7 +249,9 @@ class Bench:
             backlog_pipeline(burst, place / "out"),
             self.settings.parallelism,
             str(place / "store"),
-            tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=THRESHOLD_MS, timeout="120s"),
+            tg.CheckpointConfig(
+                interval="1h", unaligned=mode, alignment_timeout=THRESHOLD_MS, timeout="120s"
+            ),
         )
         try:
             _await(lambda: job.metrics()["rows_in"] >= burst.rows, job)
@@ -255,7 +260,9 @@ class Bench:
         finally:
             job.stop()
             shutil.rmtree(place, ignore_errors=True)
-        shown = {key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")}
+        shown = {
+            key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")
+        }
         limit_ms = None if mode == "never" else THRESHOLD_MS + OVER_THRESHOLD_MS_MAX
         return {"mode": mode, "backlog": backlog, **shown, "limit_ms": limit_ms}
 
@@ -264,8 +271,8 @@ class Bench:
         aligned_ms, unaligned_ms = self._recoveries("never"), self._recoveries("always")
         over = (unaligned_ms / aligned_ms - 1) * 100
         return [
-            Figure("recovery_aligned", aligned_ms, "ms", 5_000),
-            Figure("recovery_10k_inflight", unaligned_ms, "ms", 5_000),
+            Figure("recovery_aligned", aligned_ms, "ms"),
+            Figure("recovery_10k_inflight", unaligned_ms, "ms"),
             Figure("recovery_overhead", over, "%", 20.0),
         ]
 

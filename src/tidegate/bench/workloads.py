@@ -42,6 +42,7 @@ class Measured:
     seconds: float
     rows_out: int
     checkpoints: int = 0
+    restarts: int = 0
 
     @property
     def rows_per_second(self) -> float:

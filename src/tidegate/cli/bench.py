@@ -28,11 +28,13 @@ DESCRIPTION = (
 PACKAGES = ("tidegate", "pyspark", "pyarrow", "duckdb", "numpy")
 # Structured Streaming lives in the JVM: with Spark's default of 1 GiB it would mostly collect garbage.
 DRIVER_MEMORY = "4g"
+BUSY_LOAD_PER_CORE = 0.25
+NOISY_RATIO = 1.25
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
-    verb.add_argument("suite", metavar="SUITE", choices=["pipeline"], help="pipeline")
+    verb.add_argument("suite", metavar="SUITE", choices=["pipeline", "unaligned"], help="pipeline, unaligned")
     verb.add_argument("--rows", type=int, default=20_000_000, help="rows per workload (default: 20 million)")
     verb.add_argument("--rounds", type=int, default=3, help="turns of every engine per workload (default: 3)")
     verb.add_argument("--pairs", type=int, default=5, help="runs with and without checkpoints (default: 5)")
@@ -50,10 +52,19 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--data", metavar="DIR", help="keep the made-up rows here for the next time (default: don't)"
     )
+    verb.add_argument("--backlog", type=int, action="append", default=[], help="unaligned: batches that wait")
+    verb.add_argument(
+        "--plot", metavar="FILE", help="unaligned: draw the checkpoint times into this SVG file"
+    )
+    verb.add_argument("--spark", action="store_true", help="unaligned: nodes on Spark instead of threads")
 
 
 def execute(arguments: argparse.Namespace, output: Output) -> int:
     """Blocks until everything is measured. Exit code 1 when a result differs from DuckDB's."""
+    if arguments.suite == "unaligned":
+        from tidegate.cli import bench_unaligned
+
+        return bench_unaligned.execute(arguments, output)
     from tidegate.bench.pipeline import Settings
 
     settings = Settings(
@@ -127,7 +138,7 @@ def _version(package: str) -> str | None:
 
 
 def _print(document: dict[str, Any], output: Output) -> None:
-    output.document(document)
+    output.document({**document, "warnings": warnings(document)})
     facts = document["machine"]
     output.say(
         f"{facts['cores']} cores, load {facts['load_before']:.1f} before, {facts['load_after']:.1f} after, "
@@ -137,6 +148,39 @@ def _print(document: dict[str, Any], output: Output) -> None:
         _print_workload(result, output)
     if document["checkpointing"] is not None:
         _print_checkpointing(document["checkpointing"], output)
+    for warning in warnings(document):
+        output.say(f"NOTE: {warning}")
+
+
+def warnings(document: dict[str, Any]) -> list[str]:
+    """Why these figures should not be believed as they are."""
+    found = []
+    facts = document["machine"]
+    if facts["load_before"] > BUSY_LOAD_PER_CORE * (facts["cores"] or 1):
+        found.append(
+            f"the machine was busy before the start (load {facts['load_before']:.1f}): measure again"
+        )
+    for result in document["workloads"]:
+        for name, engine in result["engines"].items():
+            speed = engine["rows_per_second"]
+            if speed["max"] > NOISY_RATIO * speed["min"]:
+                apart = speed["max"] / speed["min"]
+                found.append(f"{result['name']}: {name}'s runs are {apart:.1f} x apart")
+    return found + _checkpointing_warnings(document["checkpointing"])
+
+
+def _checkpointing_warnings(result: dict[str, Any] | None) -> list[str]:
+    if result is None:
+        return []
+    found = []
+    cost = result["cost"]
+    if len(result["cost_per_pair"]) > 1 and cost["max"] - cost["min"] > abs(cost["median"]):
+        points = (cost["max"] - cost["min"]) * 100
+        found.append(f"the pairs scatter by {points:.1f} points, more than the cost itself")
+    shortest = min(result[name]["seconds"]["min"] for name in ("on", "off"))
+    if shortest < result["seconds_asked"]:
+        found.append(f"a run of a pair took {shortest:.1f} s only, not {result['seconds_asked']:.0f} s")
+    return found
 
 
 def _print_workload(result: dict[str, Any], output: Output) -> None:

@@ -21,13 +21,14 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace, output: Output) -> int:
     """Reads only; a running job does not notice."""
     from tidegate.cli.inventory import JobLog, read_jobs
+    from tidegate.runtime.inspect import shown
 
     def listed(log: JobLog) -> dict[str, object]:
         rows = [{**describe(m), "restorable": log.restorable(m.epoch)} for m in log.commits()]
         return {"job": log.job, "head": log.view.head_epoch, "gang": log.view.gang, "checkpoints": rows}
 
     logs = read_jobs(arguments.store, arguments.job)
-    output.document({"store": arguments.store, "jobs": [listed(log) for log in logs]})
+    output.document({"store": shown(arguments.store), "jobs": [listed(log) for log in logs]})
     for log in logs:
         output.say(f"job {log.job}: next start from {_head(log.view.head_epoch)}")
         output.table([_row(m, restorable=log.restorable(m.epoch)) for m in log.commits()])

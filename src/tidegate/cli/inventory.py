@@ -11,6 +11,7 @@ from tidegate.core.log import Commit, LogEntry, LogView, decode_entry
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.paths import JobPaths, LogObject
 from tidegate.errors import InvalidUseError
+from tidegate.runtime.inspect import shown
 from tidegate.store.base import Store
 from tidegate.store.open import open_store
 
@@ -42,7 +43,7 @@ def read_jobs(url: str, job: str | None = None) -> list[JobLog]:
     slots = _slots(store, job)
     if not slots:
         wanted = f" of job {job}" if job is not None else ""
-        raise InvalidUseError(f"nothing{wanted} is stored there: check the store's address store={url}")
+        raise InvalidUseError(f"nothing{wanted} is stored there: check the store's address store={shown(url)}")
     return [_read(store, name, slots[name]) for name in sorted(slots)]
 
 

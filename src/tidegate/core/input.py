@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Generic, TypeVar
 
 from tidegate.core.messages import Barrier, CheckpointBarrier, StreamMessage
@@ -43,8 +44,8 @@ class InputChannel(Generic[T]):
         return bool(self.queue) and not self.held and not self.held_by_control
 
     def barrier(self, checkpoint_id: int) -> CheckpointBarrier | None:
-        """The id's barrier in the queue, if it is there."""
-        for message in self.queue:
+        """The id's barrier in the queue, if it is there. It is looked for where it came in: at the tail."""
+        for message in reversed(self.queue):
             if isinstance(message, Barrier) and message.barrier.checkpoint_id == checkpoint_id:
                 return message.barrier
         return None
@@ -56,8 +57,9 @@ class InputChannel(Generic[T]):
     def start_recording(self, checkpoint_id: int, recording: ChannelRecording[T]) -> None:
         """Record what is queued ahead of the id's barrier and take that one out; without it, everything."""
         self.recording = recording
-        for place, message in enumerate(self.queue):
+        for place, message in zip(range(len(self.queue) - 1, -1, -1), reversed(self.queue), strict=True):
             if isinstance(message, Barrier) and message.barrier.checkpoint_id == checkpoint_id:
+                recording.add_all(islice(self.queue, place))
                 del self.queue[place]
                 return
-            recording.add(message)
+        recording.add_all(self.queue)

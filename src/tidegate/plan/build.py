@@ -105,7 +105,7 @@ def _chains(plan: LogicalPlan) -> list[_Chain]:
 
 def _continues(node: Node, readers: Counter[Node]) -> bool:
     """True when a node runs in the chain of its input."""
-    if isinstance(node, Read | MapBatches | Union) or isinstance(node, _KEYED):
+    if isinstance(node, (Read, MapBatches, Union, *_KEYED)):
         return False
     return readers[node.inputs[0]] == 1
 

@@ -27,7 +27,7 @@ from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.supply import Feeds, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
-from tidegate.store.open import open_store
+from tidegate.store.open import check_writable, open_store
 
 TOLERATE_ANY = 1_000_000
 
@@ -38,7 +38,7 @@ class JobOptions:
 
     parallelism: int
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    store: str | None = None
+    store: str | None = field(default=None, repr=False)  # its query may have secrets
     restore: RestoreChoice = "latest"
     savepoint: str | None = None
     """Start from this savepoint unless the job has a checkpoint of its own."""
@@ -56,9 +56,8 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
 
     place = options.checkpoint.place(options.store)
     store = open_store(place if place is not None else "memory://")
-    check_writable = getattr(store, "check_writable", None)
-    if check_writable is not None:
-        check_writable()
+    if place is not None:
+        check_writable(store)
     plan, keeps_spool = spooled(plan, place, options.spool)
     plan = supplied(plan, place or options.store, fresh=options.restore == "none")
     splits = {spec.name: tuple(spec.source.splits()) for spec in _sources(plan)}

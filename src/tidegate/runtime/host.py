@@ -43,7 +43,14 @@ def run_node(launch: Launch, index: int, clock: Clock | None = None) -> str:
     mailbox: Mailbox[Callable[[], None]] = Mailbox()
     store = open_store(launch.store_url) if launch.store_url else None
     setup = replace(launch.setup, node=index)
-    node = Node(setup, clock=clock or SystemClock(), mailbox=mailbox, store=store, threads=ThreadPools(f"node{index}"))
+    node = Node(
+        setup,
+        clock=clock or SystemClock(),
+        mailbox=mailbox,
+        store=store,
+        threads=ThreadPools(f"node{index}"),
+        origin=open_store(launch.restore_url) if launch.restore_url else None,
+    )
     transport = TcpTransport(node, secret=launch.secret, gang=setup.gang, bind=launch.bind)
     control = ControlClient(
         launch.coordinator,

@@ -1,7 +1,8 @@
 """Runs and in-flight data as bytes and back. Everything is Arrow IPC; nothing is ever unpickled.
 
 A state object is a row of IPC streams, one run each, found by the byte ranges in the manifest. An in-flight object is one IPC
-stream: an event is a record batch, a watermark an empty one with its timestamp in the batch's metadata.
+stream: a record batch holds one event, or several small ones that followed each other, and a watermark is an empty one with its
+timestamp in the batch's metadata.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
 from tidegate.wire.arrow import event_of
 
 WATERMARK_KEY = b"watermark"
+TOGETHER_BYTES_MAX = 1 << 20
+"""Small events are written as one batch up to this size: each batch has a price, to write and to replay."""
 
 Message = StreamMessage[pa.RecordBatch]
 
@@ -45,17 +48,37 @@ def read_run(data: bytes, path: str) -> pa.RecordBatch:
 
 
 def inflight_bytes(messages: Sequence[Message], schema: pa.Schema, compression: str | None) -> bytes:
-    """Recorded events and watermarks, in order."""
+    """Recorded events and watermarks, in order; small events that follow each other become one."""
     sink = pa.BufferOutputStream()
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        for message in messages:
-            if isinstance(message, Event):
-                writer.write_batch(message.payload)
-            elif isinstance(message, Watermark) and message.timestamp != IDLE:  # idle sources say so again
-                writer.write_batch(empty, custom_metadata={WATERMARK_KEY: str(message.timestamp).encode()})
+        for piece in _together(messages, schema):
+            if isinstance(piece, Watermark):
+                writer.write_batch(empty, custom_metadata={WATERMARK_KEY: str(piece.timestamp).encode()})
+            else:
+                writer.write_batch(piece)
     return bytes(sink.getvalue())
+
+
+def _together(messages: Sequence[Message], schema: pa.Schema) -> Iterator[pa.RecordBatch | Watermark[pa.RecordBatch]]:
+    """The same rows and watermarks in the same order, in fewer batches."""
+    waiting: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for message in messages:
+        if isinstance(message, Event):
+            if waiting and size_bytes + message.size_bytes > TOGETHER_BYTES_MAX:
+                yield concat(waiting, schema)
+                waiting, size_bytes = [], 0
+            waiting.append(message.payload)
+            size_bytes += message.size_bytes
+        elif isinstance(message, Watermark) and message.timestamp != IDLE:  # idle sources say so again
+            if waiting:
+                yield concat(waiting, schema)
+            waiting, size_bytes = [], 0
+            yield message
+    if waiting:
+        yield concat(waiting, schema)
 
 
 def read_inflight(data: bytes, schema: pa.Schema, path: str) -> list[Message]:
@@ -79,6 +102,9 @@ def _messages(data: bytes, schema: pa.Schema) -> Iterator[Message]:
 
 
 def concat(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of many."""
+    """One batch of many. A single one is not copied."""
+    batches = list(batches)
+    if len(batches) == 1:
+        return batches[0]
     table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
     return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=schema)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import InvalidUseError
 from tidegate.runtime import inspect
-from tidegate.spark.frames import signed, spark_schema
+from tidegate.spark.frames import spark_schema
 
 TABLES = ("state", "checkpoints", "inflight")
 OPTIONS = {"store", "operator", "epoch", "job", "table", "path"}
@@ -104,7 +105,8 @@ class TidegateReader(DataSourceReader):
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._schema = signed(request.schema())
+        # Spark checks batches against its own idea of the types: microseconds, and UTC for times with a zone.
+        self._schema = to_arrow_schema(spark_schema(request.schema()), timezone="UTC")
 
     def partitions(self) -> Sequence[InputPartition]:
         """The subtasks."""

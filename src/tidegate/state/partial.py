@@ -323,7 +323,7 @@ def _part_type(part: Part, input: pa.Schema) -> pa.DataType:
 
 def _sortable(part: Part, kind: pa.DataType) -> pa.DataType:
     try:
-        ranked(pa.chunked_array([], kind), pa.chunked_array([], pa.int64()))
+        ranked(pa.chunked_array([pa.nulls(2, kind)]), pa.chunked_array([pa.nulls(2, pa.int64())]))
     except (pa.ArrowException, TypeError) as error:
         message = f"{part.function} does not work on {kind}: use another column column={part.column}"
         raise InvalidUseError(message) from error

@@ -152,12 +152,13 @@ class KeyedTable(Generic[R]):
             self._cut[number] = self._wrap(self._chunks[number].batch)
         return tuple(self._cut.values())
 
-    def restore(self, runs: Iterable[tuple[R, pa.RecordBatch, Mask]]) -> None:
-        """Take over runs in their order: the run, its batch, and which rows of it are ours."""
-        for run, batch, mine in runs:
+    def restore(self, runs: Iterable[tuple[R, pa.RecordBatch]], own: Callable[[pa.RecordBatch], Mask]) -> None:
+        """Take over runs, with their batches, in their order. ``own`` says which rows are ours."""
+        for run, batch in runs:
             gone = batch.schema.equals(self._key_schema) and not batch.schema.equals(self.schema)
             if not gone and not batch.schema.equals(self.schema):
                 raise CorruptDataError(f"stored state has other columns columns={batch.schema.names}")
+            mine = own(batch)
             whole = bool(mine.all())
             rows = batch if whole else batch.filter(pa.array(mine))
             if rows.num_rows:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import obstore
 from obstore.exceptions import (
@@ -124,8 +124,14 @@ class ObjectStore:
 
 
 def open_object_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """The store at an s3://, gs:// or az:// URL. Credentials come from the options or the environment."""
-    return ObjectStore(bare_url(url), _client(url, options, RETRIES), _client(url, options, 0))
+    """The store at an s3://, gs:// or az:// URL.
+
+    Credentials, endpoint and the like come from the options, else from the URL's query
+    (``s3://bucket/path?endpoint=http://...&region=...``), else from the environment.
+    """
+    chosen = {**_query(url), **(options or {})}
+    place = urlunsplit((*urlsplit(url)[:3], "", ""))
+    return ObjectStore(bare_url(url), _client(place, chosen, RETRIES), _client(place, chosen, 0))
 
 
 def new_memory_store(name: str) -> ObjectStore:
@@ -138,6 +144,19 @@ def bare_url(url: str) -> str:
     """A URL without user, password, query and fragment: safe to show."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+
+
+def _query(url: str) -> dict[str, str]:
+    """The options in a URL's query. A user and password before the host would be taken for a bucket's name."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc and parts.scheme in ("s3", "s3a", "gs"):
+        raise InvalidUseError(
+            f"credentials go into the environment or the URL's query, not before the bucket url={bare_url(url)}"
+        )
+    try:
+        return dict(parse_qsl(parts.query, strict_parsing=True, max_num_fields=50)) if parts.query else {}
+    except ValueError as error:
+        raise InvalidUseError(f"the query of the store's URL is no list of key=value url={bare_url(url)}") from error
 
 
 def _client(url: str, options: Mapping[str, str] | None, retries: int) -> Any:

@@ -194,9 +194,10 @@ def assert_same_rows(
 def _assert_close(name: str, found: pa.ChunkedArray, expected: pa.ChunkedArray, tolerance: float) -> None:
     mine, theirs = found.cast(pa.float64()), expected.cast(pa.float64())
     limit = pc.multiply(pc.abs(theirs), tolerance)
-    far = pc.greater(pc.abs(pc.subtract(mine, theirs)), limit)
-    nulls = pc.not_equal(pc.is_null(mine), pc.is_null(theirs))
-    wrong = pc.sum(pc.or_(pc.fill_null(far, False), nulls)).as_py() or 0
+    near = pc.less_equal(pc.abs(pc.subtract(mine, theirs)), limit)
+    same = pc.or_(near, pc.equal(mine, theirs))  # infinities have no difference
+    nothing = pc.and_(pc.is_null(mine, nan_is_null=True), pc.is_null(theirs, nan_is_null=True))
+    wrong = pc.sum(pc.invert(pc.or_(pc.fill_null(same, False), nothing))).as_py() or 0
     if wrong:
         raise AssertionError(f"{wrong} of {len(theirs)} values of {name!r} differ by more than {tolerance:g} relative")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +58,3 @@ def check_key_groups(groups: int, pieces: Sequence[Restored]) -> None:
 def keyed_table(schema: pa.Schema, keys: Sequence[str]) -> KeyedTable[Run]:
     """A table whose runs are an operator's."""
     return KeyedTable(schema, keys, Run)
-
-
-def owned(runs: Iterable[Run], own: Callable[[pa.RecordBatch], Mask]) -> list[tuple[Run, pa.RecordBatch, Mask]]:
-    """Runs as a table takes them over."""
-    return [(run, run.batch, own(run.batch)) for run in runs]

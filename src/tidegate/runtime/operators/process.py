@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from tidegate.errors import CorruptDataError
 from tidegate.plan.physical import ProcessSpec
 from tidegate.runtime.background import Done, MapOperator, UserFunctionError
 from tidegate.runtime.operator import Frozen, Restored, Run
-from tidegate.runtime.operators.keyed import Ownership, keyed_table, owned
+from tidegate.runtime.operators.keyed import Ownership, keyed_table
 from tidegate.state.index import Slots
 from tidegate.state.keygroups import canonical
 from tidegate.state.partial import grouped
@@ -34,7 +34,7 @@ class ProcessOperator(MapOperator):
     late_rows = 0
 
     def __init__(self, spec: ProcessSpec, own: range, groups: int, executor: Executor, done: Done) -> None:
-        super().__init__(spec.name, spec.function, spec.output, executor, done)
+        super().__init__(spec.name, cast("Any", spec.function), spec.output, executor, done)
         self._spec = spec
         self._ownership = Ownership(spec.keys, own, groups)
         self._table = keyed_table(_stored_schema(spec), spec.keys)
@@ -64,7 +64,7 @@ class ProcessOperator(MapOperator):
                 if (run.batch.schema.metadata or {}).get(INPUT):
                     self._again(run.batch)
                 else:
-                    self._table.restore(owned((run,), self._ownership.mask))
+                    self._table.restore(((run, run.batch),), self._ownership.mask)
 
     def _again(self, batch: pa.RecordBatch) -> None:
         if not batch.schema.equals(self._spec.input):
@@ -117,8 +117,7 @@ class ProcessOperator(MapOperator):
         types = {field.name: field.type for field in schema}
         if {field.name: field.type for field in given.schema} != types or len(given.schema) != len(schema):
             raise self._wrong(f"must give the {what} columns [{_text(schema)}], not [{_text(given.schema)}]")
-        given = given.select(schema.names)
-        columns = given.combine_chunks().columns if isinstance(given, pa.Table) else given.columns
+        columns = [given.column(name) for name in schema.names]
         arrays = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

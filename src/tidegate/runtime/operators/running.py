@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidegate.errors import CorruptDataError
 from tidegate.plan.physical import RunningAggregateSpec
 from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored, Run
-from tidegate.runtime.operators.keyed import Ownership, keyed_table, owned
+from tidegate.runtime.operators.keyed import Ownership, keyed_table
 from tidegate.state.combine import combined
 from tidegate.state.index import Slots
 from tidegate.state.partial import Call, Layout, fitted, grouped, merged_columns, results
@@ -89,7 +89,7 @@ class RunningAggregate:
                 table = next((t for t in tables if t.schema.equals(run.batch.schema)), None)
                 if table is None:
                     raise CorruptDataError(f"stored state has other columns columns={run.batch.schema.names}")
-                table.restore(owned((run,), self._ownership.mask))
+                table.restore(((run, run.batch),), self._ownership.mask)
 
     def _give_changed(self) -> Iterator[pa.RecordBatch]:
         changed, self._changed = self._changed, []

@@ -58,7 +58,7 @@ class _Held:
 
     @property
     def live(self) -> int:
-        return self.run.batch.num_rows - sum(map(len, self.holes))
+        return int(self.run.batch.num_rows) - sum(map(len, self.holes))
 
     def find_earliest(self) -> None:
         ends = self.ends if self.alive is None else self.ends[self.alive]

@@ -1,0 +1,286 @@
+"""The driver's side: the log on a store, sinks, gangs, and the leader that puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from runtime_jobs import GatedSource, MemorySink, events, once, rows_of
+from runtime_world import World
+
+import tidegate as tg
+from tidegate.core.log import LogEntry, Takeover
+from tidegate.core.manifest import CommittableEntry
+from tidegate.errors import InvalidUseError, RetryableError, TidegateError
+from tidegate.plan.connector import Committable
+from tidegate.runtime.gang import GangState
+from tidegate.runtime.leader import RETURN_LIMIT_MS
+from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.sinks import Publisher
+from tidegate.store.open import open_store
+from tidegate.testing.store import Fault, FaultyStore
+from tidegate.wire._gen import control_pb2 as pb
+
+# -- log -----------------------------------------------------------------------------------------------------------
+
+
+def takeover(slot: int, write_id: str = "a/1") -> LogEntry:
+    return Takeover(slot=slot, term=slot, write_id=write_id, leader=write_id.split("/")[0])
+
+
+def test_an_entry_is_created_once_and_the_loser_is_shown_it() -> None:
+    log = LogStore(open_store("memory://"), "w")
+    assert log.create(takeover(0)) is None
+    found = log.create(takeover(0, "b/1"))
+    assert found is not None and found.write_id == "a/1"
+    assert log.read() == [takeover(0)]
+
+
+def test_a_put_that_landed_although_it_was_reported_lost_is_ours() -> None:
+    store = FaultyStore(open_store("memory://"))
+    log = LogStore(store, "w")
+    store.fail_next("create", Fault.LOST_ANSWER)
+    with pytest.raises(RetryableError):
+        log.create(takeover(0))
+    assert log.create(takeover(0)) is None
+    assert log.read() == [takeover(0)]
+
+
+def test_a_taken_slot_that_cannot_be_read_yet_is_no_answer() -> None:
+    store = FaultyStore(open_store("memory://"))
+    log = LogStore(store, "w")
+    store.fail_next("create", Fault.HIDDEN)
+    assert log.create(takeover(0)) is None
+    with pytest.raises(RetryableError, match="can't be read yet"):
+        log.create(takeover(0, "b/1"))
+
+
+def test_a_gap_in_the_log_fails_closed() -> None:
+    log = LogStore(open_store("memory://"), "w")
+    log.create(takeover(0))
+    log.create(takeover(2))
+    with pytest.raises(TidegateError):
+        log.view()
+
+
+def test_an_entry_with_a_flipped_bit_fails_closed() -> None:
+    store = FaultyStore(open_store("memory://"))
+    log = LogStore(store, "w")
+    log.create(takeover(0))
+    path = log.paths.log_entry(0)
+    store.truncate(path, 10)
+    with pytest.raises(TidegateError):
+        log.read()
+
+
+def test_two_jobs_in_one_store_do_not_see_each_other() -> None:
+    store = open_store("memory://")
+    LogStore(store, "a").create(takeover(0))
+    assert LogStore(store, "ab").read() == [] and LogStore(store, "b").read() == []
+
+
+def test_a_missing_and_a_damaged_object_are_told_apart() -> None:
+    source = GatedSource(events(2_000), rows_per_poll=10, allowed=600)
+    keyed = tg.from_source(source).key_by("key").window(tg.tumbling("1s"))
+    pipeline = tg.Pipeline("w", keyed.aggregate(n=tg.count()).write(MemorySink()))
+    world = World(pipeline, 2, interval="10ms", unaligned="always", credit_bytes=500)
+    world.until(lambda: any(m.objects for m in world.manifests().values()))
+    manifest = next(m for m in world.manifests().values() if m.objects)
+    log, path = LogStore(world.store, "w"), manifest.objects[0].path
+    assert log.fault(manifest) is None
+    whole = world.store.get(path)
+    world.store.put(path, whole[:-1])
+    assert "damaged" in str(log.fault(manifest)) and path in str(log.fault(manifest))
+    world.store.delete([path])
+    assert "missing" in str(log.fault(manifest))
+    world.close()
+
+
+# -- sinks ---------------------------------------------------------------------------------------------------------
+
+
+class Noted(MemorySink):
+    """Writes down who was called with which epoch."""
+
+    def __init__(self, name: str, story: list[str]) -> None:
+        super().__init__(name)
+        self.story = story
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> None:
+        self.story.append(f"{self.name}{epoch}:{','.join(str(one['n']) for one in committables)}")
+
+    def hide(self, committables: Sequence[Committable]) -> None:
+        self.story.append(f"hide {self.name}:{','.join(str(one['n']) for one in committables)}")
+
+    def sweep(self, gang: int, keep: Sequence[Committable]) -> None:
+        self.story.append(f"sweep {self.name} below {gang} but {[one['n'] for one in keep]}")
+
+
+def publisher() -> tuple[Publisher, list[str]]:
+    story: list[str] = []
+    stream = tg.from_source(GatedSource(events(10)))
+    outputs = [stream.write(Noted(name, story)).named(name) for name in ("a", "b")]
+    return Publisher(tg.Pipeline("w", *outputs).physical(1)), story
+
+
+def entry(operator: str, epoch: int, n: int, *, checkpoint_id: int = 1, subtask: int = 0) -> CommittableEntry:
+    return CommittableEntry(operator, subtask, 0, checkpoint_id, {"n": n}, epoch)
+
+
+def test_epochs_are_published_in_order_each_by_all_sinks_before_the_next() -> None:
+    made, story = publisher()
+    made.publish([entry("b", 7, 1), entry("a", 9, 2), entry("a", 7, 3, subtask=1), entry("a", 7, 4), entry("b", 9, 5)])
+    assert story == ["a7:4,3", "b7:1", "a9:2", "b9:5"]
+
+
+def test_committables_of_an_unknown_sink_stop_the_start() -> None:
+    made, _ = publisher()
+    with pytest.raises(InvalidUseError, match="no such sink"):
+        made.publish([entry("c", 1, 1)])
+
+
+def test_each_sink_hides_and_sweeps_its_own() -> None:
+    made, story = publisher()
+    made.hide([entry("b", 1, 1), entry("a", 2, 2)])
+    made.sweep(5, [entry("a", 1, 1)])
+    assert story == ["hide b:1", "hide a:2", "sweep a below 5 but [1]", "sweep b below 5 but []"]
+
+
+def test_one_sink_that_cannot_hide_is_enough() -> None:
+    class Plain:
+        name = "plain"
+
+        def writer(self, context: Any) -> Any:
+            raise NotImplementedError
+
+        def commit(self, epoch: int, committables: Any) -> None: ...
+
+        def abort(self, committables: Any) -> None: ...
+
+    stream = tg.from_source(GatedSource(events(10)))
+    both = tg.Pipeline("w", stream.write(MemorySink("m")).named("a"), stream.write(Plain()).named("b"))
+    assert not Publisher(both.physical(1)).can_hide
+    assert Publisher(tg.Pipeline("w", stream.write(MemorySink("m"))).physical(1)).can_hide
+
+
+# -- gangs ---------------------------------------------------------------------------------------------------------
+
+
+class Line:
+    def __init__(self, node: int, gang: int = 3) -> None:
+        self.hello = pb.Hello(node=node, gang=gang, address=f"host:{node}", pid=1, host="host")
+        self.heard: list[str] = []
+
+    def send(self, message: pb.CoordinatorMessage) -> None:
+        self.heard.append(str(message.WhichOneof("body")))
+
+
+def test_a_gang_is_complete_when_every_node_has_joined_once() -> None:
+    gang = GangState(3, 2, None)
+    first, twice, foreign, late, second = Line(0), Line(0), Line(1, gang=2), Line(2), Line(1)
+    assert not gang.join(first.hello, first)
+    for stranger in (twice, foreign, late):
+        assert not gang.join(stranger.hello, stranger) and stranger.heard == ["stop"]
+    assert gang.join(second.hello, second)
+    gang.welcome()
+    gang.stop("over")
+    gang.stop("over")
+    assert first.heard == second.heard == ["welcome", "stop"]
+    assert gang.node_of(second) == 1 and gang.node_of(twice) is None
+
+
+def failed(kind: str, message: str = "x") -> pb.Failed:
+    return pb.Failed(gang=3, error_type=kind, message=message, traceback="its own traceback")
+
+
+def test_the_cause_is_the_first_that_is_more_than_the_loss_of_a_peer() -> None:
+    gang = GangState(3, 3, None)
+    gang.failed(0, failed("RetryableError", "the channel was lost"))
+    assert gang.cause is not None and gang.cause.text.startswith("lost") and not gang.cause.user_error
+    gang.failed(1, failed("UserFunctionError", "no such country"))
+    gang.failed(2, failed("OSError", "another"))
+    gang.lost("node 2 is gone")
+    assert gang.cause.user_error and "no such country" in gang.cause.text
+    assert gang.cause.traceback == "its own traceback"
+
+
+# -- leader --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["is killed", "fails"])
+def test_nodes_that_do_not_return_are_ended_by_force(how: str) -> None:
+    """The nodes have no channel between them, and the other one never hears that it is to stop."""
+    source, sink = GatedSource(events(2_000), rows_per_poll=10, allowed=200), MemorySink()
+    world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
+    world.until(lambda: source.given == 200)
+    world.passes = lambda way, node, message: way == "up" or message.WhichOneof("body") != "stop"
+    begun = world.clock.at_ms
+    if how == "fails":
+        source.on_poll = once(OSError("on purpose"))
+        source.allow(100)
+    else:
+        world.kill_node(0)
+    world.until(lambda: world.gangs == 2)
+    assert world.clock.at_ms >= begun + RETURN_LIMIT_MS
+    world.passes = lambda way, node, message: True
+    source.allow()
+    world.finish()
+    assert sink.rows() == rows_of(source.table)
+
+
+def test_a_request_is_answered_when_the_job_ends() -> None:
+    source = GatedSource(events(200), rows_per_poll=10)
+    world = World(tg.Pipeline("w", tg.from_source(source).write(MemorySink())), 2, interval="1h")
+    world.passes = lambda way, node, message: way == "down" or message.WhichOneof("body") != "prepared"
+    future = world.leader.request_checkpoint()
+    world.until(lambda: "prepared" in [kind for _, kind in world.said])
+    world.leader.stop()
+    while world.step():
+        pass
+    assert future.done() and future.exception() is not None
+    with pytest.raises(InvalidUseError, match="has ended"):
+        world.leader.request_checkpoint()
+
+
+def test_a_cancelled_checkpoint_leaves_the_job_running() -> None:
+    source, sink = GatedSource(events(2_000), rows_per_poll=10, allowed=300), MemorySink()
+    world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2, interval="1h")
+    world.until(lambda: world.leader.status == "RUNNING")
+    world.passes = lambda way, node, message: way == "down" or message.WhichOneof("body") != "prepared"
+    future = world.leader.request_checkpoint()
+    world.until(lambda: world.leader._machine.attempt is not None)
+    attempt = world.leader._machine.attempt
+    assert attempt is not None
+    cancelled = world.leader.cancel_checkpoint(attempt.checkpoint_id)
+    world.until(future.done)
+    assert cancelled.result(0) is None and "cancelled" in str(future.exception())
+    unknown = world.leader.cancel_checkpoint(attempt.checkpoint_id)
+    world.until(unknown.done)
+    assert "not in flight" in str(unknown.exception())
+    world.passes = lambda way, node, message: True
+    source.allow()
+    world.finish()
+    assert sink.rows() == rows_of(source.table)
+
+
+def test_a_checkpoint_that_nobody_answers_times_out_on_the_nodes_too() -> None:
+    source, sink = GatedSource(events(2_000), rows_per_poll=10, allowed=300), MemorySink()
+    world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2, interval="50ms", timeout="200ms")
+    world.passes = lambda way, node, message: way == "down" or message.WhichOneof("body") != "prepared"
+    world.until(lambda: len([r for r in world.leader.checkpoints() if r["status"] == "aborted"]) >= 2)
+    world.passes = lambda way, node, message: True
+    source.allow()
+    world.finish()
+    assert sink.rows() == rows_of(source.table)
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    """Else no failing seed could be replayed."""
+    stories = []
+    for _ in range(2):
+        source = GatedSource(events(300), rows_per_poll=10, fed=True)
+        world = World(tg.Pipeline("w", tg.from_source(source).write(MemorySink())), 3, seed=7)
+        world.finish()
+        stories.append((world.steps, world.said, world.clock.at_ms))
+    assert stories[0] == stories[1]

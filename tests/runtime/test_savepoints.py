@@ -1,0 +1,93 @@
+"""A savepoint is a copy from which any job with the same plan may start, in another store and at another parallelism."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import tidegate as tg
+from tidegate.api.job import Job
+from tidegate.api.stream import Stream
+from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.runtime.begin import JobOptions, begin
+from tidegate.runtime.local import ThreadGang
+
+ROWS = 60_000
+
+
+def counted(out: Path, size: str = "100ms") -> tg.Pipeline:
+    source: Stream = tg.generate(rows=ROWS, rows_per_second=30_000, keys=50, splits=4)
+    counts = source.key_by("key").window(tg.tumbling(size)).aggregate(n=tg.count(), total=tg.sum("value"))
+    return tg.Pipeline("counts", counts.named("counts").write_parquet(str(out)).named("out"))
+
+
+def start(pipeline: tg.Pipeline, store: Path, parallelism: int, savepoint: Path | None = None) -> Job:
+    options = JobOptions(
+        parallelism=parallelism,
+        store=str(store),
+        checkpoint=tg.CheckpointConfig(interval="100ms"),
+        savepoint=None if savepoint is None else str(savepoint),
+    )
+    return Job(begin(pipeline.physical(parallelism), ThreadGang(parallelism), options))
+
+
+def rows(out: Path) -> list[tuple[int, int, int]]:
+    table = pq.read_table(out)
+    columns = [table[name].to_pylist() for name in ("window_start", "key", "n")]
+    return sorted(zip(*columns, strict=True))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int]:
+    """A job stopped with a savepoint on the way: its output and the savepoint."""
+    root = tmp_path_factory.mktemp("saved")
+    job = start(counted(root / "out"), root / "store", 2)
+    while not list((root / "out").glob("*.parquet")):
+        job.checkpoint()
+    job.stop(savepoint=str(root / "savepoint"))
+    assert job.status == "STOPPED"
+    read = job.metrics()["rows_in"]
+    assert 0 < read < ROWS
+    return root / "out", root / "savepoint", read
+
+
+def test_a_job_goes_on_from_a_savepoint_in_a_new_store_at_another_parallelism(
+    saved: tuple[Path, Path, int], tmp_path: Path
+) -> None:
+    first_part, savepoint, _ = saved
+    job = start(counted(tmp_path / "out"), tmp_path / "store", 3, savepoint)
+    assert job.await_termination(60)
+    assert job.metrics()["rows_read"] < ROWS
+    whole = start(counted(tmp_path / "whole"), tmp_path / "other", 1)
+    assert whole.await_termination(60)
+    assert sorted(rows(first_part) + rows(tmp_path / "out")) == rows(tmp_path / "whole")
+
+
+def test_a_savepoint_that_does_not_fit_the_plan_is_refused(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
+    with pytest.raises(InvalidUseError, match="counts"):
+        start(counted(tmp_path / "out", size="2s"), tmp_path / "store", 1, saved[1])
+
+
+def test_a_place_without_a_savepoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidUseError, match="no savepoint"):
+        start(counted(tmp_path / "out"), tmp_path / "store", 1, tmp_path / "nothing")
+
+
+def test_a_damaged_savepoint_is_refused(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(saved[1], copy)
+    manifest = copy / "savepoint.json"
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    with pytest.raises(CorruptDataError):
+        start(counted(tmp_path / "out"), tmp_path / "store", 1, copy)
+
+
+def test_a_place_is_used_for_one_savepoint_only(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
+    job = start(counted(tmp_path / "out"), tmp_path / "store", 1)
+    job.checkpoint()
+    with pytest.raises(InvalidUseError, match="already"):
+        job.savepoint(str(saved[1]))
+    job.stop()

@@ -1,0 +1,71 @@
+"""Unaligned checkpoints on real Spark: a node is killed right after one was committed with data in flight."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from conftest import Start
+
+import tidegate as tg
+from tidegate.api.job import Job
+from tidegate.connectors.generate import GenerateSource
+from tidegate.testing.crash import assert_same_rows, kill_node, read_output, wait_until
+
+ROWS = 4_000_000
+UNALIGNED = tg.CheckpointConfig(interval="200ms", alignment_timeout="200ms")
+
+
+def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(0.1)
+    return batch
+
+
+def source() -> GenerateSource:
+    return GenerateSource(rows=ROWS, keys=500, splits=8, event_rate=100_000)
+
+
+def expected() -> pa.Table:
+    """Count and sum per key and second, of everything that the source gives."""
+    rows = source()
+    batches = []
+    for split in rows.splits():
+        reader = rows.open(split, None)
+        while not (polled := reader.poll(1 << 20)).finished:
+            batches += [] if polled.batch is None else [polled.batch]
+        batches += [] if polled.batch is None else [polled.batch]
+    table = pa.Table.from_batches(batches)
+    starts = pc.multiply(pc.divide(table["ts"], 1_000), 1_000)
+    counted = table.append_column("window_start", starts).group_by(["key", "window_start"])
+    found = counted.aggregate([("kind", "count"), ("kind", "sum")])
+    return found.rename_columns(["key", "window_start", "n", "total"])
+
+
+def overtaken(job: Job) -> dict[str, Any] | None:
+    """The first unaligned checkpoint with data in flight."""
+    found = (each for each in job.checkpoints() if each.get("inflight_events"))
+    return next(found, None)
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_kill_right_after_an_unaligned_commit_is_exact(start: Start, tmp_path: Path, where: str) -> None:
+    """The slow function is in front of the aggregation or behind it; what is in flight is rows or results."""
+    stream = tg.from_source(source())
+    if where == "before":
+        stream = stream.map_batches(slow)
+    results = stream.key_by("key").window(tg.tumbling("1s")).aggregate(n=tg.count(), total=tg.sum("kind"))
+    if where == "after":
+        results = results.map_batches(slow)
+    job = start(tg.Pipeline(f"overtaken-{where}", results.write_parquet(tmp_path / "out")), checkpoint=UNALIGNED)
+    record = wait_until("an unaligned checkpoint", lambda: overtaken(job))
+    assert record["unaligned"]
+    assert record["inflight_bytes"] > 0
+    assert kill_node(job) is not None
+    assert job.await_termination(90)
+    assert job.metrics()["restarts"] >= 1
+    found = read_output(tmp_path / "out").select(["key", "window_start", "n", "total"])
+    assert_same_rows(found, expected().cast(found.schema))
