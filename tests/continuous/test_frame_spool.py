@@ -16,7 +16,9 @@ import tidegate as tg
 from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource, OnFailure
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, read_batch, write_chunks
 from tidegate.errors import CorruptDataError, InvalidUseError, JobFailedError
+from tidegate.plan.connector import Source
 from tidegate.store.open import open_store
+from tidegate.testing.connectors import check_source
 from tidegate.testing.store import Fault, FaultyStore
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("n", pa.int64())])
@@ -231,3 +233,24 @@ def test_a_query_that_can_not_go_on_fails_the_job_with_its_reason(tmp_path: Path
     with pytest.raises(JobFailedError, match="no such topic"):
         job.await_termination(20)
     assert job.status == "FAILED" and frame.stopped.is_set()
+
+
+# -- the contract of sources -------------------------------------------------------------------------------------------
+
+
+def test_both_kinds_keep_the_contract_of_sources(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    frame = Frame(rows(0, 900), rows(900, 300))
+    check_source(batch_source(frame).with_store(place, "batch", fresh=False), to_node=_pickled)
+    source = stream_source(Stream()).with_store(place, "stream", fresh=False)
+    store, spool = open_store(tmp_path), Spool("stream", 0)
+    appender = BatchAppender(store, spool)
+    for number in range(3):
+        chunks = [c for p in range(10) for c in write_chunks(store, spool, p, [rows(number * 100, 100)], SCHEMA, "ts")]
+        appender.append(number, chunks)
+    check_source(source, rows_max=250, to_node=_pickled)
+
+
+def _pickled(source: Source) -> Source:
+    copy: Source = pickle.loads(pickle.dumps(source))
+    return copy

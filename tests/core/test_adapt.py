@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.core import command, orders
 from tidegate.core.adapt import AlignmentThreshold, Observed, UnalignedStreak
+from tidegate.core.attempt import Attempt, Promote
+from tidegate.core.config import CheckpointConfig
+from tidegate.core.policy import DistributedCheckpointConfig
 from tidegate.errors import InvalidUseError, ThresholdTooLow
 
 
@@ -80,3 +84,61 @@ def test_a_streak_of_unaligned_checkpoints_is_said_once() -> None:
     assert isinstance(answers[5], ThresholdTooLow)
     assert "the last 3 checkpoints" in str(answers[5])
     assert streak.committed(True) is None
+
+
+# -- in force ------------------------------------------------------------------------------------------------
+
+
+def attempt(**fields: object) -> Attempt:
+    given = {"checkpoint_id": 1, "epoch": 0, "parent": None, "gang": 0, "term": 0, "started_ms": 0}
+    nodes = {"nodes": frozenset({0}), "sources": frozenset({0})}
+    return Attempt(**{**given, **nodes, **fields})  # type: ignore[arg-type]
+
+
+def test_it_is_off_unless_asked_for() -> None:
+    assert CheckpointConfig().adaptive_alignment is False
+    assert DistributedCheckpointConfig().adaptive_threshold is None
+
+
+@pytest.mark.parametrize("off", [{"enable_unaligned_fallback": False}, {"unaligned_threshold_ms": 0}])
+def test_there_is_nothing_to_learn_without_a_fallback_or_without_waiting(off: dict[str, int]) -> None:
+    assert DistributedCheckpointConfig(adaptive_alignment=True, **off).adaptive_threshold is None
+
+
+def test_learning_begins_at_the_configured_threshold() -> None:
+    threshold = DistributedCheckpointConfig(adaptive_alignment=True).adaptive_threshold
+    assert threshold is not None
+    assert (threshold.ms, threshold.most_ms) == (30_000, 150_000)
+
+
+def test_a_learned_threshold_is_what_nodes_are_told_and_when_barriers_are_promoted() -> None:
+    config = DistributedCheckpointConfig()
+    learned = attempt(threshold_ms=200)
+    told = command.start(learned, orders.Stamp(0, 0, None, 0), config)
+    started = [order.started for order in told if isinstance(order, orders.SendStarted)]
+    assert [each.alignment_timeout_ms for each in started] == [200]
+    assert learned.deadline_ms(config) == 200
+    assert learned.overdue(config, 199) is None
+    assert isinstance(learned.overdue(config, 200), Promote)
+    assert attempt().alignment_timeout_ms(config) == 30_000
+
+
+def test_savepoints_the_last_checkpoint_and_fixed_thresholds_teach_nothing() -> None:
+    slow = {"threshold_ms": 1_000}
+    for what in ({**slow, "savepoint": "kept"}, {**slow, "final": True}, {}):
+        assert attempt(**what).learned(START, unaligned=True) is START
+    assert attempt(**slow).learned(None, unaligned=True) is None
+
+
+def test_a_committed_attempt_teaches_how_long_it_took_to_its_last_report() -> None:
+    done = attempt(threshold_ms=1_000)
+    done.progress_ms = 950
+    after_it = done.learned(START, unaligned=False)
+    assert after_it is not None
+    assert (after_it.aligned_ms, after_it.ms) == (950, 800)
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_the_setting_is_true_or_false(value: object) -> None:
+    with pytest.raises(InvalidUseError, match="adaptive_alignment is True or False"):
+        CheckpointConfig(adaptive_alignment=value)  # type: ignore[arg-type]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +12,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from runtime_jobs import Jobs
 
-GONE_S = 5.0
-
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Jobs]:
@@ -23,14 +19,3 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     made = Jobs(tmp_path)
     yield made
     made.stop_all()
-
-
-def left_over(before: set[threading.Thread]) -> list[str]:
-    """The threads that were not there before and do not end by themselves soon."""
-    deadline = time.monotonic() + GONE_S
-    while time.monotonic() < deadline:
-        new = [thread for thread in threading.enumerate() if thread not in before]
-        if not new:
-            return []
-        new[0].join(0.05)
-    return [thread.name for thread in new]

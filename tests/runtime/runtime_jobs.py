@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tidegate.store.open import open_store
 
 WINDOW_MS = 1_000
 WAIT_S = 8.0
+GONE_S = 5.0
 QUICK = RestartPolicy(first_wait_ms=1, longest_wait_ms=5, limit=50)
 
 
@@ -44,7 +46,8 @@ def events(rows: int = 2_000, *, keys: int = 17, step_ms: int = 7, seed: int = 1
 class GatedSource:
     """A table in splits, read in small pieces, and only as far as the test has allowed.
 
-    ``fed``: a world gives it a few rows at each step. ``on_poll`` is called with the number of each poll, before it; it may raise.
+    ``fed``: a world gives it a few rows at each step. ``on_poll`` is called with the number of each poll, before it; it may
+    raise.
     """
 
     event_time = "ts"
@@ -84,7 +87,7 @@ class GatedSource:
         times = self.table.column("ts")
         return [
             Split(f"{start}-{stop}", times[start].as_py() if stop > start else None, stop - start)
-            for start, stop in zip(edges, edges[1:], strict=False)
+            for start, stop in pairwise(edges)
         ]
 
     def open(self, split: Split, offset: Offset) -> _Reader:
@@ -239,7 +242,7 @@ def expected_counts(*tables: pa.Table) -> list[tuple[int, ...]]:
     table = pa.concat_tables(tables)
     assert table.num_rows
     query = f"""select ts // {WINDOW_MS} * {WINDOW_MS} as w, key, count(*), cast(sum(value) as bigint)
-                from table group by all order by all""".replace("from table", "from rows")
+                from rows group by all order by all"""
     connection = duckdb.connect()
     connection.register("rows", table)
     return connection.sql(query).fetchall()
@@ -343,5 +346,12 @@ def failure(job: Job) -> str:
     raise AssertionError(f"the job did not fail status={job.status}")
 
 
-def concat(parts: Iterable[pa.RecordBatch]) -> pa.Table:
-    return pa.Table.from_batches(list(parts))
+def left_over(before: set[threading.Thread]) -> list[str]:
+    """The threads that were not there before and do not end by themselves soon."""
+    deadline = time.monotonic() + GONE_S
+    while time.monotonic() < deadline:
+        new = [thread for thread in threading.enumerate() if thread not in before]
+        if not new:
+            return []
+        new[0].join(0.05)
+    return [thread.name for thread in new]

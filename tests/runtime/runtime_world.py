@@ -1,8 +1,8 @@
 """A whole job in one world that a test steps: a leader and its nodes take turns, and only one of them runs at a time.
 
-Every loop runs in a thread of its own, but a thread runs only while it holds the turn, from one look into its mailbox to the next.
-Who is next is drawn from a seed, so the same seed gives the same story. Background work waits in queues until the world lets
-one piece of it run. The clock stands still but for what the world adds. Nothing ever waits for real time.
+Every loop runs in a thread of its own, but a thread runs only while it holds the turn, from one look into its mailbox to the
+next. Who is next is drawn from a seed, so the same seed gives the same story. Background work waits in queues until the world
+lets one piece of it run. The clock stands still but for what the world adds. Nothing ever waits for real time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
+from runtime_jobs import QUICK, GatedSource
+
 import tidegate as tg
 from tidegate.core.config import CheckpointConfig
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.manifest import CheckpointManifest
+from tidegate.plan.physical import SourceSpec
 from tidegate.runtime.begin import coordinator_config
 from tidegate.runtime.host import Launch
 from tidegate.runtime.leader import Leader, LeaderSetup
@@ -28,14 +31,11 @@ from tidegate.runtime.node import Node
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
-from tidegate.plan.physical import SourceSpec
 from tidegate.store.base import Store
 from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.arrow import Message
 from tidegate.wire.transport import ChannelId, InProcessHub, InProcessTransport
-
-from runtime_jobs import QUICK, GatedSource
 
 STUCK_S = 20.0
 STEPS_MAX = 60_000

@@ -6,7 +6,17 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
-from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts, rows_of, until
+from runtime_jobs import (
+    GatedSource,
+    Jobs,
+    MemorySink,
+    counts,
+    events,
+    expected_counts,
+    found_counts,
+    rows_of,
+    until,
+)
 from runtime_world import World
 
 import tidegate as tg

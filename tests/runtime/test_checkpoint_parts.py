@@ -8,7 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts, rows_of, until
+from runtime_jobs import (
+    GatedSource,
+    Jobs,
+    MemorySink,
+    counts,
+    events,
+    expected_counts,
+    found_counts,
+    rows_of,
+    until,
+)
 from runtime_world import World
 
 import tidegate as tg
@@ -88,7 +98,7 @@ def test_a_run_that_the_parent_has_is_named_and_not_written() -> None:
     first, (own,), _ = stored(Frozen({}, (old,)))
     second, objects, _ = stored(Frozen({}, (old, Run(BATCH))), first.runs)
     assert second.bytes_written == len(run_bytes(BATCH)) and objects == [own]
-    third, objects, _ = stored(Frozen({}, (Run(BATCH),)), first.runs)
+    _, objects, _ = stored(Frozen({}, (Run(BATCH),)), first.runs)
     assert objects == [], "an object whose runs are gone is not named any more"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_node_failure_during_checkpoint() -> None:
 
 
 def test_node_failure_after_prepare() -> None:
-    """The last word of a node was Prepared, and so was everybody's: the commit goes through and is what the next gang starts from."""
+    """The last word of every node was Prepared: the commit goes through, and the next gang starts from it."""
     case = Case(3)
     case.world.until(case.records)
     before = len(case.world.said)
@@ -110,7 +111,7 @@ def test_consecutive_distributed_checkpoints() -> None:
     case.finish()
     manifests = sorted(case.world.manifests().values(), key=lambda manifest: manifest.epoch)
     assert len(manifests) >= 5
-    for older, newer in zip(manifests, manifests[1:], strict=False):
+    for older, newer in pairwise(manifests):
         assert newer.parent == older.epoch and newer.checkpoint_id > older.checkpoint_id
     assert [manifest.final for manifest in manifests].count(True) == 1 and manifests[-1].final
 

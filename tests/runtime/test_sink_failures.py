@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts, once, until
+from runtime_jobs import (
+    GatedSource,
+    Jobs,
+    MemorySink,
+    counts,
+    events,
+    expected_counts,
+    found_counts,
+    once,
+    until,
+)
 
 import tidegate as tg
 from tidegate.core.restart import RestartPolicy

@@ -158,4 +158,4 @@ def test_compressed_numbers_come_back(numbers: set[int]) -> None:
 
 
 def test_a_share_of_many_splits_is_one_triple() -> None:
-    assert compress(range(3, 10_000, 7)) == [[3, 9_997 + 1, 7]] or len(compress(range(3, 10_000, 7))) == 1
+    assert len(compress(range(3, 10_000, 7))) == 1

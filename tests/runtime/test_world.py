@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
 import pytest
 from runtime_jobs import GatedSource, MemorySink, counts, events, expected_counts, found_counts, once, rows_of
 from runtime_world import World
@@ -54,8 +55,6 @@ def joined() -> tuple[tg.Pipeline, list[MemorySink], Check]:
     stream = tg.from_source(bids).join(names, on="key", window=tg.tumbling("1s"))
 
     def check() -> None:
-        import duckdb
-
         connection = duckdb.connect()
         connection.register("a", bids.table)
         connection.register("b", people.table)
@@ -113,7 +112,7 @@ def test_nodes_die_at_any_step(shape: str, mode: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_driver_dies_and_another_starts_with_other_nodes(shape: str, seed: int) -> None:
-    pipeline, sinks, check = SHAPES[shape]()
+    pipeline, _, check = SHAPES[shape]()
     widths = [2, 3, 1, 4, 2]
     store = None
     for turn, width in enumerate(widths):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import OFTEN, Start, start_session
+from conftest import OFTEN, Start
 from poison import explode, wrong_columns
 from pyspark.sql import SparkSession
 from workloads import TUMBLING, TWO_SINKS, Data, read
@@ -146,20 +146,6 @@ def test_a_stop_right_after_a_kill_leaves_nothing_pending(start: Start, data: Da
     assert job.status == "STOPPED"
     assert _pending(tmp_path / "out") == []
     _check_quiet(nodes[1:])
-
-
-def test_a_job_whose_session_is_stopped_fails_and_can_go_on_later(
-    jvm: Path, spark: SparkSession, start: Start, tmp_path: Path
-) -> None:
-    pipeline = endless(tmp_path)
-    job = start(pipeline)
-    wait_for_checkpoints(job, 2)
-    spark.stop()
-    with pytest.raises(JobFailedError, match="session was stopped"):
-        job.await_termination(60)
-    again = start(pipeline, spark=start_session(jvm))
-    wait_for_checkpoints(again, 2)
-    assert again.restored_from is not None
 
 
 def _threads() -> set[str]:

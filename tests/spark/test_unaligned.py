@@ -16,7 +16,7 @@ from tidegate.api.job import Job
 from tidegate.connectors.generate import GenerateSource
 from tidegate.testing.crash import assert_same_rows, kill_node, read_output, wait_until
 
-ROWS = 4_000_000
+ROWS = 2_000_000
 UNALIGNED = tg.CheckpointConfig(interval="200ms", alignment_timeout="200ms")
 
 
@@ -25,13 +25,17 @@ def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def source() -> GenerateSource:
-    return GenerateSource(rows=ROWS, keys=500, splits=8, event_rate=100_000)
+def slower(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(0.4)
+    return batch
 
 
-def expected() -> pa.Table:
-    """Count and sum per key and second, of everything that the source gives."""
-    rows = source()
+def source(keys: int) -> GenerateSource:
+    return GenerateSource(rows=ROWS, keys=keys, splits=8, event_rate=100_000)
+
+
+def expected(rows: GenerateSource, window_ms: int) -> pa.Table:
+    """Count and sum per key and window, of everything that the source gives."""
     batches = []
     for split in rows.splits():
         reader = rows.open(split, None)
@@ -39,7 +43,7 @@ def expected() -> pa.Table:
             batches += [] if polled.batch is None else [polled.batch]
         batches += [] if polled.batch is None else [polled.batch]
     table = pa.Table.from_batches(batches)
-    starts = pc.multiply(pc.divide(table["ts"], 1_000), 1_000)
+    starts = pc.multiply(pc.divide(table["ts"], window_ms), window_ms)
     counted = table.append_column("window_start", starts).group_by(["key", "window_start"])
     found = counted.aggregate([("kind", "count"), ("kind", "sum")])
     return found.rename_columns(["key", "window_start", "n", "total"])
@@ -51,15 +55,21 @@ def overtaken(job: Job) -> dict[str, Any] | None:
     return next(found, None)
 
 
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_a_kill_right_after_an_unaligned_commit_is_exact(start: Start, tmp_path: Path, where: str) -> None:
+def per_key(stream: tg.Stream, window_ms: int) -> tg.Stream:
+    keyed = stream.key_by("key").window(tg.tumbling(f"{window_ms}ms"))
+    return keyed.aggregate(n=tg.count(), total=tg.sum("kind"))
+
+
+@pytest.mark.parametrize(("where", "keys", "window_ms"), [("before", 500, 1_000), ("after", 300_000, 10_000)])
+def test_a_kill_right_after_an_unaligned_commit_is_exact(
+    start: Start, tmp_path: Path, where: str, keys: int, window_ms: int
+) -> None:
     """The slow function is in front of the aggregation or behind it; what is in flight is rows or results."""
-    stream = tg.from_source(source())
+    stream = tg.from_source(source(keys))
     if where == "before":
-        stream = stream.map_batches(slow)
-    results = stream.key_by("key").window(tg.tumbling("1s")).aggregate(n=tg.count(), total=tg.sum("kind"))
-    if where == "after":
-        results = results.map_batches(slow)
+        results = per_key(stream.map_batches(slow), window_ms)
+    else:
+        results = per_key(stream, window_ms).map_batches(slower)
     job = start(tg.Pipeline(f"overtaken-{where}", results.write_parquet(tmp_path / "out")), checkpoint=UNALIGNED)
     record = wait_until("an unaligned checkpoint", lambda: overtaken(job))
     assert record["unaligned"]
@@ -68,4 +78,4 @@ def test_a_kill_right_after_an_unaligned_commit_is_exact(start: Start, tmp_path:
     assert job.await_termination(90)
     assert job.metrics()["restarts"] >= 1
     found = read_output(tmp_path / "out").select(["key", "window_start", "n", "total"])
-    assert_same_rows(found, expected().cast(found.schema))
+    assert_same_rows(found, expected(source(keys), window_ms).cast(found.schema))

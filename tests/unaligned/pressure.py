@@ -22,12 +22,14 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.core.log import Commit
 from tidegate.core.manifest import CheckpointManifest
+from tidegate.core.messages import Event
 from tidegate.core.restart import RestartPolicy
 from tidegate.errors import JobFailedError
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.snapshotfile import read_inflight
 from tidegate.store.open import open_store
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
@@ -278,6 +280,17 @@ class Scene:
         """Every committed manifest, oldest first."""
         entries = LogStore(open_store(str(self.store)), self.pipeline.name).read()
         return [entry.manifest for entry in entries if isinstance(entry, Commit)]
+
+    def inflight_values(self) -> list[int]:
+        """The values of all rows in flight of the newest manifest, of a scene whose source rows are in flight."""
+        store, schema = open_store(str(self.store)), self.sources[0].schema
+        found: list[int] = []
+        for entry in self.manifests()[-1].inflight:
+            messages = read_inflight(store.get(entry.path), schema, entry.path)
+            events = [message.payload for message in messages if isinstance(message, Event)]
+            assert entry.events >= len(events) > 0, "small events are stored together"
+            found += [row["value"] for batch in events for row in batch.to_pylist()]
+        return sorted(found)
 
     def paused_everywhere(self, job: Job, parallelism: int = 2) -> None:
         """Wait until the sources have given all they may for now and every gate has something in hand."""

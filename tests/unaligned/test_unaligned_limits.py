@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,7 +56,7 @@ def test_savepoints_and_never_wait_however_long_it_takes(tmp_path: Path, kind: s
     job = scene.start(**({"unaligned": "never"} if kind == "never" else {}))
     scene.paused_everywhere(job)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(job.savepoint, "kept") if kind == "savepoint" else pool.submit(job.checkpoint)
+        asked = pool.submit(job.savepoint, str(tmp_path / "kept")) if kind == "savepoint" else pool.submit(job.checkpoint)
         time.sleep(4 * TIMEOUT_MS / 1000)  # it must not be done however long one waits
         assert not asked.done()
         scene.gates[0].open()
@@ -84,5 +85,32 @@ def test_auto_without_pressure_stays_aligned(tmp_path: Path) -> None:
     scene.paused_everywhere(job)
     job.checkpoint("20s")
     assert (last(job)["unaligned"], last(job)["inflight_events"]) == (False, 0)
+    scene.complete(job)
+    assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())
+
+
+def test_a_job_whose_checkpoints_all_go_unaligned_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = gate_before_aggregation(tmp_path)
+    with caplog.at_level(logging.WARNING, "tidegate"), scene.running(alignment_timeout="20ms") as job:
+        scene.paused_everywhere(job)
+        for _ in range(7):
+            took_unaligned(job)
+    said = [record for record in caplog.records if "ThresholdTooLow" in record.getMessage()]
+    assert len(said) == 1
+    assert "the last 5 checkpoints" in said[0].getMessage()
+
+
+def test_an_adaptive_threshold_learns_from_every_commit(tmp_path: Path) -> None:
+    scene = gate_before_aggregation(tmp_path)
+    job = scene.start(adaptive_alignment=True)
+    machine = job._leader._machine
+    scene.paused_everywhere(job)
+    assert machine.threshold is not None
+    assert (machine.threshold.ms, machine.threshold.share_unaligned) == (TIMEOUT_MS, 0.0)
+    took_unaligned(job)
+    assert machine.threshold.share_unaligned > 0
+    assert machine.threshold.overtaking_ms is not None
     scene.complete(job)
     assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())

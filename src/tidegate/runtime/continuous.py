@@ -76,6 +76,7 @@ class ContinuousReader:
         self._places = {mark(split.id): place for place, split in enumerate(splits)}
         self._seen: set[str] = set()
         self._done = bytearray()
+        self._done_marks: set[bytes] = set()
         self._done_text = ""
         self._resume: dict[str, tuple[Offset, int | None]] = {}
         self._turns: deque[OpenSplit] = deque()
@@ -155,7 +156,9 @@ class ContinuousReader:
             self._add(self._given)
         if self._discovering is not None and now_ms >= self._discovery_due_ms:
             self._add(self._discovering.discover(self._is_new))
-            self._discovery_due_ms = self._now_ms() + DISCOVERY_INTERVAL_MS
+            took_ms = self._now_ms() - now_ms
+            # A large directory takes long to list: a tenth of the time is enough for that.
+            self._discovery_due_ms = now_ms + took_ms + max(DISCOVERY_INTERVAL_MS, 10 * took_ms)
         self._refuse_lost()
 
     def _is_new(self, split_id: str) -> bool:
@@ -167,10 +170,9 @@ class ContinuousReader:
 
     def _add(self, splits: Sequence[Split]) -> None:
         """Line up the splits that are ours and not read yet, those that a checkpoint was in the middle of first."""
-        done = {bytes(self._done[at : at + MARK_BYTES]) for at in range(0, len(self._done), MARK_BYTES)}
         fresh = [split for split in splits if self._is_new(split.id)]
         self._seen.update(split.id for split in fresh)
-        wanted = [split for split in fresh if mark(split.id) not in done]
+        wanted = [split for split in fresh if mark(split.id) not in self._done_marks]
         wanted.sort(key=lambda split: split.id not in self._resume)
         for split in wanted:
             if split.rows is None:
@@ -267,6 +269,7 @@ class ContinuousReader:
 
     def _remember(self, mark_: bytes) -> None:
         self._done += mark_
+        self._done_marks.add(mark_)
 
     def close(self) -> None:
         """Let go of the open splits."""

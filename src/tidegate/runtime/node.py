@@ -32,7 +32,8 @@ from tidegate.store.base import Store
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.transport import ChannelId, Transport
 
-IDLE_SOURCE_WAIT_MS = 10
+IDLE_WAIT_MS = 5
+IDLE_WAIT_MAX_MS = 50
 WINDOW_BYTES_MIN = 1 << 20
 """A channel gets this much credit, however many there are, unless all of them together were given less."""
 STEPS_PER_TURN = 16
@@ -80,6 +81,7 @@ class Node:
         self._connecting = False
         self._interrupted = False
         self._drained_said = False
+        self._idle_ms = IDLE_WAIT_MS
         self._outcome: str | None = None
         self._error: BaseException | None = None
 
@@ -140,7 +142,9 @@ class Node:
                     progressed |= _work(task)
                 for link in self._links.values():
                     progressed |= link.pump()
-                if not progressed:
+                if progressed:
+                    self._idle_ms = IDLE_WAIT_MS
+                else:
                     self._rest()
             progressed |= self._timers.run_due(self._clock.now_ms())
             for action in self._mailbox.take(0 if progressed else self._wait_ms()):
@@ -156,10 +160,12 @@ class Node:
             self._control.send(pb.NodeMessage(drained=pb.Drained(gang=self._setup.gang)))
 
     def _wait_ms(self) -> int | None:
+        """Until the next timer, or until a source that had nothing is asked again: the longer it is idle, the later."""
         until_timer = self._timers.wait_ms(self._clock.now_ms())
-        if any(task.idle and not task.ended for task in self._assembly.tasks):
-            return IDLE_SOURCE_WAIT_MS if until_timer is None else min(IDLE_SOURCE_WAIT_MS, until_timer)
-        return until_timer
+        if not any(task.idle and not task.ended for task in self._assembly.tasks):
+            return until_timer
+        self._idle_ms = min(2 * self._idle_ms, IDLE_WAIT_MAX_MS)
+        return self._idle_ms if until_timer is None else min(self._idle_ms, until_timer)
 
     def _report(self, error: Exception) -> None:
         """Tell the coordinator why this node fails; the user's own traceback where it was the user's function."""

@@ -54,7 +54,7 @@ def merged_sessions(
     if not table.num_rows:
         return pa.RecordBatch.from_pylist([], schema=schema)
     starts, ends, missing = _bounds(table)
-    order, numbers, first, last = _merge(_codes(table, layout.keys), starts, ends)
+    order, numbers, first, last = _merge(key_codes(table, layout.keys), starts, ends)
     table = table.take(pa.array(order)).append_column(_SESSION, pa.array(numbers))
     by = (_SESSION,) if counted else (_SESSION, *layout.distinct)
     counts: list[Call] = [(name, "count_distinct") for name in layout.distinct] if counted else []
@@ -98,7 +98,7 @@ def _furthest(key: Ints, ends: Ints) -> Ints:
     return np.asarray(sizes[reached - key * len(sizes)])
 
 
-def _codes(table: pa.Table, keys: Sequence[str]) -> Ints:
+def key_codes(table: pa.Table, keys: Sequence[str]) -> Ints:
     """A small number for every row, equal where all keys are. Null is a key like any other."""
     codes = np.zeros(table.num_rows, np.int64)
     for key in keys:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from tidegate.errors import CorruptDataError
 from tidegate.state.index import KeyIndex, Mask, Slots
 from tidegate.state.keygroups import hashes
+from tidegate.state.partial import grouped
 from tidegate.state.runs import concatenated
 
 SMALL_ROWS = 65_536
@@ -61,7 +62,7 @@ class KeyedTable(Generic[R]):
         self.schema = schema
         self.keys = tuple(keys)
         self._wrap = wrap
-        self._key_schema = pa.schema([schema.field(key) for key in keys])
+        self.key_schema = pa.schema([schema.field(key) for key in keys])
         self._index = KeyIndex()
         self._where = np.empty(0, np.int64)
         self._chunks: dict[int, _Chunk] = {}
@@ -87,7 +88,10 @@ class KeyedTable(Generic[R]):
     # -- reading and writing -----------------------------------------------------------------------------------------
 
     def find(self, batch: pa.RecordBatch) -> Slots:
-        """The slot of every row's key; a key that has none gets one, without a row."""
+        """The slot of every row's key; a key that has none gets one, without a row.
+
+        Such a slot is good for the next ``put``; finding the key again before may give another one.
+        """
         batch = batch.select(list(self.keys))
         if self._plain_hash and batch.column(0).null_count:
             self._plain_hash = False  # null has a hash too, and some number has the same
@@ -143,10 +147,12 @@ class KeyedTable(Generic[R]):
     def cut(self) -> tuple[R, ...]:
         """All rows as runs, oldest first. Takes as long as there are rows that changed since the last cut."""
         if self._gone:
-            for batch in concatenated(self._gone):
-                self._gone_cut[self._next] = batch.num_rows
-                self._cut[self._next] = self._wrap(batch)
-                self._next += 1
+            # A key may have gone, come back and gone again since the last cut; once is enough.
+            columns = grouped(pa.Table.from_batches(self._gone), self.keys, [])
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.key_schema)
+            self._gone_cut[self._next] = batch.num_rows
+            self._cut[self._next] = self._wrap(batch)
+            self._next += 1
             self._gone = []
         for number in self._compacted([n for n, chunk in self._chunks.items() if not chunk.cut], cut=True):
             self._cut[number] = self._wrap(self._chunks[number].batch)
@@ -155,7 +161,7 @@ class KeyedTable(Generic[R]):
     def restore(self, runs: Iterable[tuple[R, pa.RecordBatch]], own: Callable[[pa.RecordBatch], Mask]) -> None:
         """Take over runs, with their batches, in their order. ``own`` says which rows are ours."""
         for run, batch in runs:
-            gone = batch.schema.equals(self._key_schema) and not batch.schema.equals(self.schema)
+            gone = batch.schema.equals(self.key_schema) and not batch.schema.equals(self.schema)
             if not gone and not batch.schema.equals(self.schema):
                 raise CorruptDataError(f"stored state has other columns columns={batch.schema.names}")
             mine = own(batch)
@@ -188,17 +194,20 @@ class KeyedTable(Generic[R]):
         where = self._where[slots]
         where = where[where != _ABSENT]
         if len(where):
-            for number, rows in zip(*np.unique(where >> _ROW_BITS, return_counts=True), strict=True):
-                self._chunks[int(number)].live -= int(rows)
+            numbers = where >> _ROW_BITS
+            first = int(numbers.min())
+            counts = np.bincount(numbers - first)
+            for number in np.flatnonzero(counts).tolist():
+                self._chunks[first + number].live -= int(counts[number])
 
     def _pieces(self, where: Slots) -> list[pa.RecordBatch]:
         """The rows at these places, which are in order."""
         numbers = where >> _ROW_BITS
-        found, starts = np.unique(numbers, return_index=True)
-        edges = [*starts.tolist(), len(where)]
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(where)]
         return [
-            self._chunks[int(number)].batch.take(pa.array(where[start:stop] & _ROW_MASK))
-            for number, start, stop in zip(found, edges, edges[1:], strict=False)
+            self._chunks[int(numbers[start])].batch.take(pa.array(where[start:stop] & _ROW_MASK))
+            for start, stop in zip(edges, edges[1:], strict=False)
+            if stop > start
         ]
 
     def _tidy(self) -> None:
@@ -278,17 +287,14 @@ class KeyedTable(Generic[R]):
     # -- keys --------------------------------------------------------------------------------------------------------
 
     def _same(self, batch: pa.RecordBatch, rows: npt.NDArray[np.intp], slots: Slots) -> Mask:
-        """A slot without a row takes any key with its hash, but only one."""
-        present = self.present(slots)
+        """A slot without a row is nobody's: its key may have been another one with the same hash."""
         if self._plain_hash:
             return np.ones(len(rows), np.bool_)
-        same = np.ones(len(rows), np.bool_)
+        same = self.present(slots)
         stored, given = self.take(slots), batch.take(pa.array(rows))
         for key in self.keys:
             same &= _equal(stored.column(key), given.column(key))
-        claimed = np.zeros(len(rows), np.bool_)
-        claimed[np.unique(slots, return_index=True)[1]] = True
-        return np.asarray(np.where(present, same, claimed))
+        return same
 
 
 def _equal(stored: pa.Array, given: pa.Array) -> Mask:

@@ -23,6 +23,7 @@ from tidegate.runtime.operators.keyed import Ownership, keyed_table
 from tidegate.state.index import Slots
 from tidegate.state.keygroups import canonical
 from tidegate.state.partial import grouped
+from tidegate.state.sessions import key_codes
 
 INPUT = b"tidegate.input"
 """Marks a stored batch that is to be processed again."""
@@ -38,6 +39,7 @@ class ProcessOperator(MapOperator):
         self._spec = spec
         self._ownership = Ownership(spec.keys, own, groups)
         self._table = keyed_table(_stored_schema(spec), spec.keys)
+        self._keys = pa.RecordBatch.from_pylist([], self._table.key_schema)
         self._slots: Slots = np.empty(0, np.int64)
 
     @property
@@ -75,7 +77,7 @@ class ProcessOperator(MapOperator):
 
     def _start(self, batch: pa.RecordBatch) -> None:
         keys = self._keys_of(batch)
-        self._slots = self._table.find(keys)
+        self._keys, self._slots = keys, self._table.find(keys)
         state = self._shown(keys, self._table.take(self._slots))
         self._input = batch
         self._call = self._executor.submit(self._function, batch, state)  # type: ignore[call-arg]
@@ -83,9 +85,9 @@ class ProcessOperator(MapOperator):
 
     def _keys_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The distinct keys of the batch."""
-        fields = [self._table.schema.field(key) for key in self._spec.keys]
-        columns = {field.name: canonical(batch.column(field.name).cast(field.type)) for field in fields}
-        return pa.RecordBatch.from_arrays(grouped(pa.table(columns), self._spec.keys, []), schema=pa.schema(fields))
+        schema = self._table.key_schema
+        columns = {field.name: canonical(batch.column(field.name).cast(field.type)) for field in schema}
+        return pa.RecordBatch.from_arrays(grouped(pa.table(columns), self._spec.keys, []), schema=schema)
 
     def _shown(self, keys: pa.RecordBatch, found: pa.RecordBatch) -> pa.RecordBatch:
         """States as the function sees them: keys always there, the rest null for a new key."""
@@ -123,20 +125,28 @@ class ProcessOperator(MapOperator):
 
     def _keep(self, state: pa.RecordBatch) -> None:
         """Write the states that came back; take away those of keys that were left out."""
-        keys = self._keys_of(state)
-        if keys.num_rows < state.num_rows:
-            raise self._wrong("gave two states for one key")
         columns = [
-            canonical(state.column(field.name).cast(field.type)) if field.name in self._spec.keys
-            else state.column(field.name)
+            canonical(state.column(field.name)) if field.name in self._spec.keys else state.column(field.name)
             for field in self._table.schema
         ]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._table.schema)
-        slots = self._table.find(rows)
-        if not np.isin(slots, self._slots).all():
+        asked = self._asked_places(rows)
+        self._table.put(self._slots[asked], rows)
+        self._table.drop(np.delete(self._slots, asked))
+
+    def _asked_places(self, rows: pa.RecordBatch) -> Slots:
+        """For each state that came back the place of its key among the keys of the batch."""
+        keys = pa.Table.from_batches([self._keys, rows.select(self._keys.schema.names)])
+        codes = key_codes(keys, self._spec.keys)
+        asked, given = codes[: self._keys.num_rows], codes[self._keys.num_rows :]
+        places = np.full(len(codes), -1)
+        places[asked] = np.arange(len(asked))
+        found = places[given]
+        if (found < 0).any():
             raise self._wrong("gave the state of a key that its batch does not have")
-        self._table.put(slots, rows)
-        self._table.drop(np.setdiff1d(self._slots, slots))
+        if len(np.unique(found)) < len(found):
+            raise self._wrong("gave two states for one key")
+        return np.asarray(found)
 
     def _wrong(self, what: str) -> UserFunctionError:
         return UserFunctionError(f"the function of process {self._name!r} {what}")
