@@ -17,6 +17,8 @@ from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, read_batch, write_chunks
 from tidegate.errors import CorruptDataError, InvalidUseError, JobFailedError
 from tidegate.plan.connector import Source
+from tidegate.runtime.continuous import ContinuousReader
+from tidegate.runtime.operator import Restored
 from tidegate.store.open import open_store
 from tidegate.testing.connectors import check_source
 from tidegate.testing.store import Fault, FaultyStore
@@ -224,6 +226,16 @@ def test_a_stream_that_ends_finishes_its_job_and_empty_lanes_hold_no_window_back
     frame.appender.finish()
     assert job.await_termination(20) and job.status == "FINISHED"
     assert numbers(out) == [50, 100, 100]
+
+
+def test_a_checkpoint_does_not_go_with_the_spool_of_another_store(tmp_path: Path) -> None:
+    """Its offsets would skip rows there."""
+    first, second = (stream_source(Stream()).with_store(str(tmp_path / name), "p", fresh=False) for name in "ab")
+    before = ContinuousReader("s", first, first.splits(), 0, 1, lambda: 0)
+    before.poll(1)
+    after = ContinuousReader("s", second, second.splits(), 0, 1, lambda: 0)
+    with pytest.raises(InvalidUseError, match="is not what the checkpoint was reading"):
+        after.restore([Restored(0, dict(before.freeze().meta))])
 
 
 def test_a_query_that_can_not_go_on_fails_the_job_with_its_reason(tmp_path: Path) -> None:

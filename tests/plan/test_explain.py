@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import tidegate as tg
@@ -58,6 +59,27 @@ def wide(bids: tg.Stream, people: tg.Stream) -> tg.Pipeline:
     return tg.Pipeline("wide", mapped.collect("all"), mapped.filter(col("key") > 1).collect("some"))
 
 
+def keyed(bids: tg.Stream, people: tg.Stream) -> tg.Pipeline:
+    """Sessions with their late rows, running aggregates and a user's function with state."""
+    sessions = bids.key_by("key", "note").window(tg.session("30s", allowed_lateness="5s")).aggregate(
+        opening=tg.first("value"), kinds=tg.count_distinct("kind")
+    )
+    running = bids.key_by("note").aggregate(n=tg.count(), newest=tg.last("value"))
+    state = pa.schema([("seen", pa.int64())])
+    processed = people.key_by("key").process(remember, state=state, output=people.schema)
+    return tg.Pipeline(
+        "keyed",
+        sessions.named("sessions").collect("sessions"),
+        sessions.late().named("late").collect("late"),
+        running.named("running").collect("running"),
+        processed.named("process").collect("processed"),
+    )
+
+
+def remember(batch: object, state: object) -> object:
+    return batch, state
+
+
 def clean(batch: object) -> object:
     return batch
 
@@ -65,7 +87,7 @@ def clean(batch: object) -> object:
 Plan = Callable[[tg.Stream, tg.Stream], tg.Pipeline]
 
 
-@pytest.mark.parametrize("plan", [two_sinks, one_sink, wide], ids=lambda plan: plan.__name__)
+@pytest.mark.parametrize("plan", [two_sinks, one_sink, wide, keyed], ids=lambda plan: plan.__name__)
 @pytest.mark.parametrize(("format", "ending"), [("text", "txt"), ("json", "json"), ("mermaid", "mmd")])
 def test_explain_matches_its_golden_file(
     plan: Plan, format: str, ending: str, bids: tg.Stream, people: tg.Stream

@@ -254,3 +254,41 @@ def test_all_of_it_together_shares_its_sources(bids: tg.Stream, people: tg.Strea
     plan = apply_rules(logical(*streams.values()))
     assert len(reads(plan)) == 2
     assert not any(isinstance(node, Project | Filter) and not node.name for node in topological(plan))
+
+
+# -- late rows and keyed operators ----------------------------------------------------------------------------------
+
+
+def test_late_rows_come_from_the_aggregate_itself_which_then_takes_raw_rows(bids: tg.Stream) -> None:
+    counted = bids.key_by("key").window(TEN).aggregate(n=tg.count(), s=tg.sum("value"))
+    plain, parted = apply_rules(logical(counted)), apply_rules(logical(counted, counted.late()))
+    assert "Partial" in kinds(plain) and "Partial" not in kinds(parted)
+    assert kinds(parted).count("Aggregate") == 1 and "Late" not in kinds(parted)
+    assert [sink.schema for sink in parted.sinks] == [counted.schema, bids.schema]
+    assert columns_read(parted) == [bids.schema.names]
+
+
+def test_asking_for_late_rows_changes_no_result(bids: tg.Stream) -> None:
+    for window in (TEN, tg.sliding("20s", "10s"), tg.session("3s")):
+        counted = bids.key_by("key").window(window).aggregate(
+            n=tg.count(), s=tg.sum("value"), a=tg.first("note"), z=tg.last("note"), d=tg.count_distinct("kind")
+        )
+        alone = run(tg.Pipeline("job", counted.collect("a").named("a")).physical(1))
+        both = tg.Pipeline("job", counted.collect("a").named("a"), counted.late().collect("b").named("b"))
+        found = run(both.physical(1))
+        assert rows(found["a"]) == rows(alone["a"]) and found["a"].num_rows > 2
+        assert found["b"].num_rows == 0 and found["b"].schema == bids.schema
+
+
+def rows(table: pa.Table) -> list[str]:
+    return sorted(map(str, table.to_pylist()))
+
+
+def test_a_running_aggregate_reads_the_event_time_only_to_tell_first_from_last(bids: tg.Stream) -> None:
+    counted, newest = (bids.key_by("key").aggregate(x=call) for call in (tg.count(), tg.last("value")))
+    assert columns_read(apply_rules(logical(counted))) == [["key"]]
+    assert columns_read(apply_rules(logical(newest))) == [["ts", "key", "value"]]
+    assert rows(run(tg.Pipeline("job", newest.collect().named("out")).physical(1))["out"]) == [
+        "{'key': 1, 'x': 3.0}",
+        "{'key': 2, 'x': 5.0}",
+    ]

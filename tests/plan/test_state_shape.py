@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 import tidegate as tg
@@ -120,3 +122,51 @@ def test_equal_fingerprints_mean_that_state_fits(bids: tg.Stream) -> None:
     other = tg.Pipeline("job", bids.key_by("key").window(TEN).aggregate(n=tg.count()).collect())
     assert one.fingerprint == same.fingerprint
     assert one.fingerprint != other.fingerprint
+
+
+def test_running_aggregates_and_functions_say_what_their_state_is_made_of(bids: tg.Stream) -> None:
+    running = shape(bids.key_by("key", "note").aggregate(n=tg.count(), v=tg.last("value")))
+    assert running["op"] == {
+        "kind": "running aggregate",
+        "keys": ["key int64", "note string"],
+        "key_groups": 128,
+        "aggregates": ["n=count() int64", "v=last(value) double"],
+    }
+    processed = shape(processing(bids, pa.int64()))
+    assert isinstance(processed["op"], dict) and processed["op"]["state"] == ["note string", "n int64"]
+
+
+def processing(bids: tg.Stream, kind: pa.DataType) -> tg.Stream:
+    state = pa.schema([("n", kind)])
+    return bids.key_by("note").process(same, state=state, output=bids.schema)
+
+
+def same(batch: pa.RecordBatch, state: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    return batch, state
+
+
+def sessions(bids: tg.Stream, gap: str, late: str = "0s") -> tg.Stream:
+    return bids.key_by("key").window(tg.session(gap, allowed_lateness=late)).aggregate(n=tg.count())
+
+
+def test_a_change_of_keyed_state_is_named(bids: tg.Stream) -> None:
+    changes = [
+        (processing(bids, pa.int64()), processing(bids, pa.string()), "state was .*n int64.*n string"),
+        (sessions(bids, "10s"), sessions(bids, "20s"), "window was .*10000.*20000"),
+        (sessions(bids, "10s"), sessions(bids, "10s", "1s"), "window was .*allowed_lateness"),
+        (bids.key_by("key").aggregate(n=tg.count()), bids.key_by("note").aggregate(n=tg.count()), "keys was"),
+        (counted(bids), bids.key_by("key").aggregate(n=tg.count()), "'op' does not fit"),
+    ]
+    for old, new, reason in changes:
+        difference = state_difference(shape(old), shape(new))
+        assert difference is not None and re.search(reason, difference), difference
+
+
+def test_asking_for_late_rows_changes_what_is_on_the_way(bids: tg.Stream) -> None:
+    def described(*, late: bool) -> dict[str, Json]:
+        result = counted(bids)
+        outputs = [result.named("op").collect("a"), *([result.late().collect("b")] if late else [])]
+        return tg.Pipeline("job", *outputs).describe_state()
+
+    difference = state_difference(described(late=False), described(late=True))
+    assert difference is not None and "late_rows was null and is now true" in difference

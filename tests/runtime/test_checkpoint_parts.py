@@ -230,21 +230,24 @@ def test_a_corrupt_run_is_refused(inline: bool) -> None:
     world.close()
 
 
-def with_rows_in_flight() -> tuple[World, CheckpointManifest]:
-    bids = GatedSource(events(2_000, keys=40), rows_per_poll=20, allowed=800)
-    people = GatedSource(events(1_000, keys=40), rows_per_poll=20, allowed=400)
+def with_rows_in_flight(wanted: Callable[[CheckpointManifest], Any]) -> tuple[World, CheckpointManifest]:
+    bids = GatedSource(events(6_000, keys=40), rows_per_poll=20)
+    people = GatedSource(events(3_000, keys=40), rows_per_poll=20)
     people.name = "people"
     names = tg.from_source(people).select("ts", "key", other=tg.col("value"))
     stream = tg.from_source(bids).join(names, on="key", window=tg.tumbling("1s"))
     pipeline = tg.Pipeline("w", stream.write(MemorySink()))
-    world = World(pipeline, 2, interval="10ms", unaligned="always", credit_bytes=600)
-    world.until(lambda: any(m.inflight for m in world.manifests().values()))
-    return world, next(m for m in world.manifests().values() if m.inflight)
+    world = World(pipeline, 2, interval="10ms", unaligned="always", credit_bytes=600, retain=100)
+    for seen in range(1, 100):
+        world.until(lambda: len(world.leader.checkpoints()) >= seen)  # noqa: B023
+        if found := [manifest for manifest in world.manifests().values() if wanted(manifest)]:
+            return world, found[0]
+    raise AssertionError("no such checkpoint came about")
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
 def test_rows_in_flight_go_to_whoever_owns_their_keys_now(parallelism: int) -> None:
-    world, manifest = with_rows_in_flight()
+    world, manifest = with_rows_in_flight(lambda manifest: manifest.inflight)
     recorded = recorded_rows(world, manifest)
     found: list[tuple[Any, ...]] = []
     for node in range(parallelism):
@@ -262,6 +265,31 @@ def test_rows_in_flight_go_to_whoever_owns_their_keys_now(parallelism: int) -> N
                             parts = partition(effect.payload, edge.keys, parallelism, setup.plan.key_groups)
                             assert parts[node] is not None and parts[node].num_rows == effect.payload.num_rows
     assert sorted(found, key=str) == sorted(recorded, key=str) and recorded
+    world.close()
+
+
+def both_ends(manifest: CheckpointManifest) -> set[tuple[int, int, int]]:
+    """The channels of which the receiver and the sender have recorded something."""
+    ends: dict[str, set[tuple[int, int, int]]] = {"in": set(), "out": set()}
+    for entry in manifest.inflight:
+        pair = (entry.peer, entry.subtask) if entry.direction == "in" else (entry.subtask, entry.peer)
+        ends[entry.direction].add((entry.channel, *pair))
+    return ends["in"] & ends["out"]
+
+
+def test_what_the_receiver_recorded_comes_before_what_the_sender_had() -> None:
+    """Event times on a channel only grow here, so a wrong order shows."""
+    world, manifest = with_rows_in_flight(both_ends)
+    for node in range(2):
+        setup, assembly = assembly_of(world, node, 2)
+        RestorePlan(manifest, setup, world.store).apply(assembly)
+        for task in {id(task): task for task, _ in assembly.inbound.values()}.values():
+            times: dict[int, list[int]] = {}
+            while task.protocol.has_turn:
+                for effect in task.protocol.poll():
+                    if isinstance(effect, Process) and "ts" in effect.payload.schema.names:
+                        times.setdefault(effect.input_id, []).extend(effect.payload.column("ts").to_pylist())
+            assert all(found == sorted(found) for found in times.values())
     world.close()
 
 

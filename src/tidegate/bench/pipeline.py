@@ -169,7 +169,8 @@ class Bench:
     def _warm_up(self) -> None:
         """Class loading, compilation and imports belong to nobody's figures."""
         self.step("warming up")
-        for workload in workloads(min(WARM_UP_ROWS, self.settings.rows)):
+        chosen = self.settings.workloads if self.settings.rounds else ("w1_zipf",)
+        for workload in workloads(min(WARM_UP_ROWS, self.settings.rows), chosen):
             folders = self._folders(workload)
             with self._scratch() as scratch:
                 self._tidegate(workload, Place(folders, scratch / "tidegate", scratch / "store"), INTERVAL)

@@ -31,6 +31,7 @@ from tidegate.wire.arrow import event_of
 
 EVENTS = 10_000
 ROUNDS = 7
+RECOVERIES = 4
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.float64())])
 THRESHOLD_MS = 500
 OVER_THRESHOLD_MS_MAX = 1_000
@@ -267,8 +268,16 @@ class Bench:
         return {"mode": mode, "backlog": backlog, **shown, "limit_ms": limit_ms}
 
     def recovery(self) -> list[Figure]:
-        """From the start of a job to its function's first batch: from an aligned and from an unaligned checkpoint."""
-        aligned_ms, unaligned_ms = self._recoveries("never"), self._recoveries("always")
+        """From the start of a job to its function's first batch: from an aligned and from an unaligned checkpoint.
+
+        Reading and queueing all that was in flight is part of it; working through it is not.
+        """
+        prepared = {mode: self._prepared(mode) for mode in ("never", "always")}
+        taken: dict[str, list[float]] = {mode: [] for mode in prepared}
+        for _ in range(RECOVERIES):  # in turns, so that whatever else the machine does hits both alike
+            for mode, recover in prepared.items():
+                taken[mode].append(recover() * 1e3)
+        aligned_ms, unaligned_ms = (min(each) for each in taken.values())
         over = (unaligned_ms / aligned_ms - 1) * 100
         return [
             Figure("recovery_aligned", aligned_ms, "ms"),
@@ -276,8 +285,8 @@ class Bench:
             Figure("recovery_overhead", over, "%", 20.0),
         ]
 
-    def _recoveries(self, mode: str) -> float:
-        """The best of a few restarts. Always with threads: the function tells when it was called."""
+    def _prepared(self, mode: str) -> Callable[[], float]:
+        """A stopped job to recover, as often as wanted. With threads: the function tells when it was called."""
         throttle = Throttle()
         place = self.work / f"recovery-{mode}"
         pipeline = flood_pipeline(EVENTS, throttle, place / "out", ahead=mode == "always")
@@ -287,9 +296,7 @@ class Bench:
         _await(lambda: job.metrics()["rows_in"] >= wanted, job)
         job.checkpoint("60s")
         job.stop()
-        taken = [self._recover(pipeline, throttle, str(place / "store"), checkpoint) for _ in range(3)]
-        shutil.rmtree(place, ignore_errors=True)
-        return min(taken) * 1e3
+        return lambda: self._recover(pipeline, throttle, str(place / "store"), checkpoint)
 
     def _recover(
         self, pipeline: tg.Pipeline, throttle: Throttle, store: str, checkpoint: tg.CheckpointConfig

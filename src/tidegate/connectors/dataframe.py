@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol, Self
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -177,6 +178,7 @@ class DataFrameStreamSource(_FrameSource):
 
     bounded = False
     _lanes = LANES
+    _token = ""
     _tail: SpoolTail | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -188,12 +190,12 @@ class DataFrameStreamSource(_FrameSource):
         generation = newest(store, prefix)
         if generation is None or fresh:
             generation = 0 if generation is None else generation + 1
-            create(store, Spool(prefix, generation).head, StreamHead(schema_text(self.schema), LANES))
+            create(store, Spool(prefix, generation).head, StreamHead(schema_text(self.schema), LANES, uuid4().hex))
         spool = Spool(prefix, generation)
         head = read_head(store, spool)
         check_schema(head.schema, self.schema, spool.root)
         source = self._spooled_at(place, spool)
-        source._lanes, source._tail = head.lanes, None
+        source._lanes, source._token, source._tail = head.lanes, head.token, None
         return source
 
     def feed(self, on_failure: OnFailure) -> Callable[[], None]:
@@ -201,8 +203,8 @@ class DataFrameStreamSource(_FrameSource):
         return self._need_feeder().feed(self._place, self._where, self.schema, self.event_time, on_failure)
 
     def splits(self) -> list[Split]:
-        """One endless split per lane."""
-        return [Split(f"{self._where.generation}:lane-{lane}") for lane in range(self._lanes)]
+        """One endless split per lane. An offset means nothing in another spool, so ids differ from spool to spool."""
+        return [Split(f"{self._where.generation}:{self._token}:lane-{lane}") for lane in range(self._lanes)]
 
     def open(self, split: Split, offset: Offset) -> LaneReader:
         """A reader of one lane."""

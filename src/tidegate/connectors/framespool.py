@@ -68,10 +68,11 @@ class FrameManifest:
 
 @dataclass(frozen=True, slots=True)
 class StreamHead:
-    """A streaming DataFrame: what stays the same for all of its micro-batches."""
+    """A streaming DataFrame: what stays the same for all of its micro-batches. ``token`` tells this spool from all others."""
 
     schema: str
     lanes: int
+    token: str
 
     def __post_init__(self) -> None:
         if not 0 < self.lanes <= 4096:

@@ -89,7 +89,9 @@ def _shape(spec: OperatorSpec, key_groups: int) -> Json:
         case SourceSpec():
             return {"kind": "source", "event_time": spec.source.event_time}
         case AggregateSpec():
-            return _keyed("aggregate", spec, spec.output, key_groups) | {"aggregates": _results(spec)}
+            aggregate = _keyed("aggregate", spec, spec.output, key_groups) | {"aggregates": _results(spec)}
+            # In-flight data on the way to it are raw rows then, not partials.
+            return aggregate | {"late_rows": True} if spec.late else aggregate
         case RunningAggregateSpec():
             running = _per_key("running aggregate", spec.keys, spec.output, key_groups)
             return running | {"aggregates": _results(spec)}
@@ -118,7 +120,9 @@ def _per_key(kind: str, keys: Sequence[str], schema: pa.Schema, key_groups: int)
 
 
 def _window(window: Window) -> dict[str, Json]:
-    return {"kind": window.kind, "size": window.size, "slide": window.slide}
+    """Lateness counts: with more of it than before, late rows would open windows that were given already."""
+    shape: dict[str, Json] = {"kind": window.kind, "size": window.size, "slide": window.slide}
+    return shape | {"allowed_lateness": window.allowed_lateness} if window.allowed_lateness else shape
 
 
 def _results(spec: AggregateSpec | RunningAggregateSpec) -> list[Json]:

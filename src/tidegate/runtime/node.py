@@ -181,6 +181,7 @@ class Node:
         self._control.send(pb.NodeMessage(failed=failed))
 
     def _close(self) -> None:
+        self._say_progress()
         self._assembly.close()
         self._transport.close()
         self._threads.close()
