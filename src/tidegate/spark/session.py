@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from tidegate.errors import InvalidUseError
+from tidegate.spark.daemon import CONF
 
 Session: TypeAlias = SparkSession
 """For those who pass a session on and have no other business with pyspark."""
@@ -50,7 +51,8 @@ _MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?|local-cluster\[\d+,\d+,\d+
 def local_session(
     master: str = "local[3]", app: str = "tidegate", *, log: Path | None = None, **conf: str
 ) -> Session:
-    """A session with the settings above; ``conf`` adds to them or replaces them.
+    """A session with the settings above; ``conf`` adds to them or replaces them. On a local master workers are forked from a
+    daemon that has everything imported.
 
     ``log`` is a file for what the JVM and its Python workers print; without it that goes to standard error.
     The file is used when this call starts the JVM, which happens once per process. Blocks until Spark is up;
@@ -63,7 +65,9 @@ def local_session(
     # Workers must be the Python that runs here: "python3" of PATH may be another one, without pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(app)
-    for name, value in {**SETTINGS, "spark.sql.shuffle.partitions": _partitions(master), **conf}.items():
+    preload = CONF if master.startswith("local") else {}
+    settings = {**SETTINGS, **preload, "spark.sql.shuffle.partitions": _partitions(master), **conf}
+    for name, value in settings.items():
         builder = builder.config(name, value)
     with _stderr_to(log):
         spark = builder.getOrCreate()

@@ -1,0 +1,398 @@
+"""The benchmarks of the suite `core` that need nodes: real coordinators, stores, sockets and jobs.
+
+Nodes are threads of this process and share one interpreter, so a figure here is worse than processes would give. The
+network is this machine's own, and the store a directory that is synced.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import tidegate as tg
+from tidegate.api.job import Job
+from tidegate.bench.timing import Reading, seconds
+from tidegate.bench.unaligned import on_threads
+from tidegate.core import events, orders
+from tidegate.core.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.log import Commit
+from tidegate.core.manifest import (
+    CommittableEntry,
+    ObjectEntry,
+    OperatorSnapshotEntry,
+    RunEntry,
+    SourceOffsetEntry,
+)
+from tidegate.core.messages import Barrier, CheckpointBarrier
+from tidegate.core.paths import JobPaths
+from tidegate.core.policy import DistributedCheckpointConfig
+from tidegate.core.prepare import ChannelRef, ChannelShape, PlanShape, PrepareAck, TaskReport
+from tidegate.errors import JobFailedError
+from tidegate.plan.connector import Offset, Polled, Split
+from tidegate.runtime.logstore import LogStore
+from tidegate.store.open import open_store
+from tidegate.wire.arrow import Message
+from tidegate.wire.tcp import TcpTransport
+from tidegate.wire.transport import ChannelId
+
+NODES = 3
+MANIFEST_NODES = 10
+RUNS = 64
+PAYLOAD_BYTES = 1_000
+WAIT_S = 60.0
+INTERVAL = "1s"
+BY_HAND = tg.CheckpointConfig(interval="1h", timeout="60s")
+
+# -- manifests -----------------------------------------------------------------------------------------------
+
+_PATHS = JobPaths("bench")
+_SHAPE = PlanShape(
+    job="bench",
+    parallelism=MANIFEST_NODES,
+    tasks=frozenset({"read", "window"}),
+    operators=frozenset({"window"}),
+    sources=frozenset({"read"}),
+    sinks=frozenset({"out"}),
+    channels=frozenset({ChannelShape("read", "out", 0, "hash"), ChannelShape("window", "in", 0, "hash")}),
+)
+
+
+def manifests(work: Path, samples: int) -> list[Reading]:
+    """The reports of ten nodes become a manifest, and the manifest an entry of the log."""
+    log = LogStore(open_store(work), "bench")
+    reign = Reign()
+    taken = [reign.checkpoint(log) for _ in range(samples)]
+    reports = f"{MANIFEST_NODES} reports of {RUNS} runs each"
+    return [
+        Reading(
+            name="bench_manifest_aggregation_10_nodes",
+            values=tuple(aggregated * 1e3 for aggregated, _ in taken),
+            unit="ms",
+            target=100,
+            what=f"{reports}: decoded, checked, put together and encoded",
+        ),
+        Reading(
+            name="bench_manifest_commit",
+            values=tuple(committed * 1e3 for _, committed in taken),
+            unit="ms",
+            target=500,
+            what="the same, and the entry created and synced in a directory",
+        ),
+    ]
+
+
+class Reign:
+    """A coordinator that leads ten nodes, which are only their reports."""
+
+    def __init__(self) -> None:
+        config = DistributedCheckpointConfig(checkpoint_interval_ms=None)
+        self._machine = DistributedCheckpointCoordinator(_SHAPE, config, "bench")
+        everyone = frozenset(range(MANIFEST_NODES))
+        self._answer(self._tell(events.LogRead(())))
+        self._tell(events.RestoreRequested(None))
+        self._tell(events.GangRunning(0, everyone, everyone))
+
+    def checkpoint(self, log: LogStore) -> tuple[float, float]:
+        """Seconds from the first report to the order to put the manifest, and to its commit."""
+        self._tell(events.TriggerRequested("bench"))
+        assert self._machine.attempt is not None
+        number = self._machine.attempt.checkpoint_id
+        reports = [_report(node, number).to_json() for node in range(MANIFEST_NODES)]
+        begun = time.perf_counter()
+        given = [order for report in reports for order in self._prepared(report)]
+        aggregated = time.perf_counter() - begun
+        (put,) = (order for order in given if isinstance(order, orders.PutEntry))
+        assert isinstance(put.entry, Commit) and log.create(put.entry) is None
+        after = self._answer([put])
+        committed = time.perf_counter() - begun
+        for order in after:
+            if isinstance(order, orders.Publish):
+                self._tell(events.Published(order.epoch))
+        return aggregated, committed
+
+    def _prepared(self, report: bytes) -> list[orders.Effect]:
+        return self._tell(events.NodePrepared(PrepareAck.from_json(report)))
+
+    def _answer(self, given: Sequence[orders.Effect]) -> list[orders.Effect]:
+        (put,) = (order for order in given if isinstance(order, orders.PutEntry))
+        return self._tell(events.PutAnswered(put.slot, put.write_id, events.Written()))
+
+    def _tell(self, event: events.Event) -> list[orders.Effect]:
+        return self._machine.handle(event, 0, 1)
+
+
+def _report(node: int, number: int) -> PrepareAck:
+    """What a node with one window operator and a full exchange reports."""
+    paths = [_PATHS.shared(number, f"{node}-{run}") for run in range(RUNS)]
+    ends = {"read": "out", "window": "in"}
+    return PrepareAck(
+        node=node,
+        gang=0,
+        term=number >> 32,
+        checkpoint_id=number,
+        tasks=tuple(
+            TaskReport(
+                task,
+                node,
+                "fired",
+                tuple(ChannelRef("out" if end == "out" else "in", 0, peer) for peer in range(MANIFEST_NODES)),
+            )
+            for task, end in ends.items()
+        ),
+        operators=(
+            OperatorSnapshotEntry("window", node, {}, tuple(RunEntry(path, 0, 10, 1, 1) for path in paths)),
+        ),
+        sources=(SourceOffsetEntry("read", node, {"offset": number}),),
+        sinks=("out",),
+        committables=(CommittableEntry("out", node, 0, number, {"file": f"{number}-{node}"}),),
+        objects=tuple(ObjectEntry(path, 10, 1) for path in paths),
+        bytes_uploaded=10 * RUNS,
+    )
+
+
+# -- a barrier from node to node -----------------------------------------------------------------------------
+
+
+class Arrivals:
+    """What a transport reports: when the last message came."""
+
+    def __init__(self) -> None:
+        self.came = threading.Event()
+        self.at = 0.0
+
+    def received(self, channel: ChannelId, message: Message, size_bytes: int) -> None:
+        self.at = time.perf_counter()
+        self.came.set()
+
+    def credited(self, channel: ChannelId, size_bytes: int) -> None:
+        return None
+
+    def sendable(self, channel: ChannelId) -> None:
+        return None
+
+    def closed(self, channel: ChannelId, error: Exception | None) -> None:
+        return None
+
+
+def cross_node_barrier(samples: int) -> Reading:
+    """A barrier over TCP, from being handed to the sender's transport to the report at the receiver's."""
+    arrivals, secret, channel = Arrivals(), secrets.token_bytes(32), ChannelId(0, 0, 1)
+    sender = TcpTransport(Arrivals(), secret=secret, gang=0)
+    receiver = TcpTransport(arrivals, secret=secret, gang=0)
+    try:
+        receiver.expect(channel, pa.schema([("value", pa.int64())]))
+        outbound = sender.connect(channel, receiver.address)
+        values = []
+        for number in range(1, samples + 1):
+            arrivals.came.clear()
+            begun = time.perf_counter()
+            outbound.send(Barrier(CheckpointBarrier(number, number)))
+            if not arrivals.came.wait(WAIT_S):
+                raise JobFailedError(f"a barrier did not come within {WAIT_S:.0f} s")
+            values.append((arrivals.at - begun) * 1e3)
+    finally:
+        sender.close()
+        receiver.close()
+    what = "one hop over TCP on this machine: send() to received()"
+    return Reading(name="bench_cross_node_barrier", values=tuple(values), unit="ms", target=10, what=what)
+
+
+# -- jobs whose state is rows that wait for a match ----------------------------------------------------------
+
+SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("payload", pa.binary())])
+
+
+class Waiting:
+    """Rows that never match, in one split per node, and then nothing. Remembers when each split's offset was taken.
+
+    An offset is taken in the step in which the barrier is emitted, and at no other time: that is when it was injected.
+    """
+
+    schema = SCHEMA
+    event_time = "ts"
+    out_of_orderness = 0
+    bounded = False
+
+    def __init__(self, state_bytes: int) -> None:
+        self.rows_per_split = state_bytes // PAYLOAD_BYTES // NODES
+        self.emitted: dict[str, float] = {}
+
+    def splits(self) -> Sequence[Split]:
+        return [Split(f"waiting-{node}", 0) for node in range(NODES)]
+
+    def open(self, split: Split, offset: Offset) -> WaitingReader:
+        return WaitingReader(self, split.id, int(str(offset or 0)))
+
+
+class WaitingReader:
+    """Reads one split of ``Waiting``."""
+
+    def __init__(self, source: Waiting, split: str, position: int) -> None:
+        self._source, self._split, self._position = source, split, position
+
+    @property
+    def offset(self) -> Offset:
+        self._source.emitted[self._split] = time.perf_counter()
+        return self._position
+
+    def poll(self, max_rows: int) -> Polled:
+        rows = min(max_rows, 1_000, self._source.rows_per_split - self._position)
+        if rows <= 0:
+            return Polled(None)
+        first = int(self._split.rpartition("-")[2]) * self._source.rows_per_split + self._position
+        self._position += rows
+        return Polled(_rows(first, rows), rows, 0)
+
+    def close(self) -> None:
+        return None
+
+
+def _rows(first: int, rows: int) -> pa.RecordBatch:
+    noise = np.random.default_rng(first).bytes(rows * PAYLOAD_BYTES)  # nothing that could be compressed
+    offsets = pa.py_buffer(np.arange(0, (rows + 1) * PAYLOAD_BYTES, PAYLOAD_BYTES, dtype=np.int32))
+    payload = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(noise)])
+    keys = pa.array(np.arange(first, first + rows, dtype=np.int64))
+    return pa.RecordBatch.from_arrays([pa.array(np.zeros(rows, np.int64)), keys, payload], schema=SCHEMA)
+
+
+def _start(source: Waiting, place: Path) -> Job:
+    """A job that keeps all rows of ``source`` as state. Gives it when they are all in."""
+    left, right = tg.from_source(source), tg.from_source(Waiting(0))
+    joined = left.join(right, on="key", window=tg.tumbling("1h"))
+    pipeline = tg.Pipeline("bench", joined.write_parquet(place / "out"))
+    job = on_threads(pipeline, NODES, str(place / "store"), BY_HAND)
+    try:
+        _await(job, source.rows_per_split * NODES)
+    except BaseException:
+        job.stop()
+        raise
+    return job
+
+
+def _await(job: Job, rows: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while job.status != "RUNNING" or job.metrics()["rows_in"] < rows:
+        if job.error is not None:
+            raise job.error
+        if time.monotonic() > deadline:
+            raise JobFailedError(f"the rows did not come in within {WAIT_S:.0f} s job={job.name}")
+        time.sleep(0.01)
+
+
+def barrier_injection(place: Path, samples: int) -> Reading:
+    """From the request of a checkpoint until the sources of all nodes have put its barrier into the stream."""
+    source = Waiting(0)
+    job = _start(source, place)
+    values = []
+    try:
+        job.checkpoint(60_000)  # the first one finds nodes that are still opening channels
+        for _ in range(samples):
+            source.emitted.clear()
+            begun = time.perf_counter()
+            job.checkpoint(60_000)
+            assert len(source.emitted) == NODES
+            values.append((max(source.emitted.values()) - begun) * 1e3)
+    finally:
+        job.stop()
+        shutil.rmtree(place, ignore_errors=True)
+    what = "checkpoint() until the sources of 3 idle nodes emitted the barrier"
+    return Reading(
+        name="bench_barrier_injection_3_nodes", values=tuple(values), unit="ms", target=50, what=what
+    )
+
+
+def distributed_checkpoint(place: Path, jobs: int, state_bytes: int) -> Reading:
+    """The first checkpoint of a job with this much state, which uploads all of it. A new job for every round."""
+    values, uploaded = [], 0
+    for _ in range(jobs):
+        job = _start(Waiting(state_bytes), place)
+        try:
+            values.append(seconds(partial(job.checkpoint, 60_000)))
+            uploaded = job.checkpoints()[-1]["bytes"]
+        finally:
+            job.stop()
+            shutil.rmtree(place, ignore_errors=True)
+    return Reading(
+        name="bench_distributed_checkpoint_3_nodes_100mb",
+        values=tuple(values),
+        unit="s",
+        target=15,
+        what=f"the first checkpoint of 3 nodes, {uploaded / 1e6:.1f} MB uploaded to a synced directory",
+    )
+
+
+def leader_failover(place: Path, takeovers: int) -> Reading:
+    """A new leader takes a job over from one that still thinks it leads, up to the first checkpoint of its own."""
+    leading = _start(Waiting(0), place)
+    values = []
+    try:
+        leading.checkpoint(60_000)
+        for _ in range(takeovers):
+            begun = time.perf_counter()
+            newer = _start(Waiting(0), place)
+            older, leading = leading, newer
+            try:
+                newer.checkpoint(60_000)
+                values.append(time.perf_counter() - begun)
+            finally:
+                older.stop()
+    finally:
+        leading.stop()
+        shutil.rmtree(place, ignore_errors=True)
+    what = "start of a second leader to its first commit, 3 nodes as threads; without noticing the loss and without Spark"
+    return Reading(name="bench_leader_failover", values=tuple(values), unit="s", target=5, what=what)
+
+
+# -- rows with and without checkpoints -----------------------------------------------------------------------
+
+
+def hot_path(place: Path, pairs: int, rows: int) -> list[Reading]:
+    """The same job without checkpoints and with one every second, in turns. The cost is taken pair by pair."""
+    _throughput(place, max(1, rows // 20), None)
+    baseline, costs = [], []
+    for number in range(pairs):
+        order = (None, INTERVAL) if number % 2 else (INTERVAL, None)  # whoever goes second meets a warmer machine
+        speed = {interval: _throughput(place, rows, interval) for interval in order}
+        baseline.append(speed[None] / 1e6)
+        costs.append((1 - speed[INTERVAL] / speed[None]) * 100)
+    return [
+        Reading(
+            name="bench_hot_path_no_checkpoint",
+            values=tuple(baseline),
+            unit="M rows/s",
+            what=f"{rows:,} made-up rows in windows per key, one node as a thread, from start to end",
+        ),
+        Reading(
+            name="bench_hot_path_with_checkpoint",
+            values=tuple(costs),
+            unit="%",
+            target=1,
+            what=f"the same with a checkpoint every {INTERVAL}: how much slower (the target is for every 10 s)",
+        ),
+    ]
+
+
+def _throughput(place: Path, rows: int, interval: str | None) -> float:
+    windows = tg.generate(rows, keys=1_000).key_by("key").window(tg.tumbling("10s"))
+    results = windows.aggregate(n=tg.count(), total=tg.sum("value"))
+    pipeline = tg.Pipeline("rows", results.write_parquet(place / "out"))
+
+    def whole() -> None:
+        job = on_threads(pipeline, 1, str(place / "store"), tg.CheckpointConfig(interval=interval))
+        if not job.await_termination(WAIT_S):
+            job.stop()
+            raise JobFailedError(f"the rows took longer than {WAIT_S:.0f} s")
+
+    try:
+        return rows / seconds(whole)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
