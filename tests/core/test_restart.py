@@ -41,9 +41,33 @@ def test_a_user_error_after_progress_counts_from_one_again() -> None:
     assert restarts.lost(user_error=True) == RestartAfter(100)
 
 
+def test_the_same_user_error_in_a_row_is_final_in_spite_of_checkpoints() -> None:
+    restarts = Restarts(RestartPolicy(same_error_limit=2))
+    for _ in range(2):
+        assert restarts.lost(user_error=True, error="division by zero") == RestartAfter(100)
+        restarts.progressed()
+    assert restarts.lost(user_error=True, error="division by zero") == GiveUp(3)
+
+
+def test_another_error_starts_the_count_of_repeats_anew() -> None:
+    restarts = Restarts(RestartPolicy(same_error_limit=1))
+    for error in ("a", "b", "a"):
+        assert restarts.lost(user_error=True, error=error) == RestartAfter(100)
+        restarts.progressed()
+    assert restarts.lost(user_error=False, error="a") == RestartAfter(100)
+    restarts.progressed()
+    assert restarts.lost(user_error=True, error="a") == RestartAfter(100)
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"first_wait_ms": -1}, {"first_wait_ms": 5, "longest_wait_ms": 4}, {"limit": -1}, {"user_error_limit": -1}],
+    [
+        {"first_wait_ms": -1},
+        {"first_wait_ms": 5, "longest_wait_ms": 4},
+        {"limit": -1},
+        {"user_error_limit": -1},
+        {"same_error_limit": -1},
+    ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidUseError):

@@ -280,10 +280,6 @@ def test_asking_for_late_rows_changes_no_result(bids: tg.Stream) -> None:
         assert found["b"].num_rows == 0 and found["b"].schema == bids.schema
 
 
-def rows(table: pa.Table) -> list[str]:
-    return sorted(map(str, table.to_pylist()))
-
-
 def test_a_running_aggregate_reads_the_event_time_only_to_tell_first_from_last(bids: tg.Stream) -> None:
     counted, newest = (bids.key_by("key").aggregate(x=call) for call in (tg.count(), tg.last("value")))
     assert columns_read(apply_rules(logical(counted))) == [["key"]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import duckdb
@@ -62,7 +63,7 @@ class Rows:
         lowest = pc.min if self.honest else pc.max
         return [
             Split(f"{start}-{stop}", lowest(times.slice(start, stop - start)).as_py(), stop - start)
-            for start, stop in zip(edges, edges[1:], strict=False)
+            for start, stop in pairwise(edges)
         ]
 
     def open(self, split: Split, offset: Offset) -> _Reader:

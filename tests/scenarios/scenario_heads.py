@@ -7,7 +7,7 @@ from typing import Any
 
 from play import step, words_of
 
-from tidegate.core.control import BarrierControlSignalKind, ControlSourceProcessor
+from tidegate.core.control import BarrierControlSignalKind, BarrierSignal, Channel, ControlSourceProcessor
 from tidegate.core.inject import (
     BarrierInjectorConfig,
     CheckpointBarrierInjector,
@@ -105,8 +105,9 @@ class Heads:
         self.about_injector = False
         barrier: HeadBarrier
         if number is None:
-            barrier = SYNC.with_id(self.control.next_id)
-            self.control._next_id += 1
+            signal = self.control.send(SYNC, Channel.DATA).signal
+            assert isinstance(signal, BarrierSignal)
+            barrier = signal.signal
         else:
             barrier = CheckpointBarrier(int(number), int(number))
         self._answer(self.sequencer.request(barrier))

@@ -37,7 +37,7 @@ class Settings:
     samples: int = 20
     jobs: int = 3
     state_bytes: int = 100_000_000
-    rows: int = 8_000_000
+    rows: int = 40_000_000
     pairs: int = 3
 
     def __post_init__(self) -> None:

@@ -30,8 +30,17 @@ class Reading:
         """Whether the median is on the right side of the target; ``None`` without one."""
         if self.target is None:
             return None
-        median = spread(self.values)["median"]
-        return median > self.target if self.higher else median < self.target
+        return self._meets(spread(self.values)["median"], self.target)
+
+    @property
+    def rounds_met(self) -> int | None:
+        """How many rounds met the target by themselves: all or none is a clear answer."""
+        if self.target is None:
+            return None
+        return sum(self._meets(value, self.target) for value in self.values)
+
+    def _meets(self, value: float, target: float) -> bool:
+        return value > target if self.higher else value < target
 
     def row(self) -> dict[str, Any]:
         """For the document and for people."""
@@ -43,6 +52,7 @@ class Reading:
             "target": target,
             "met": self.met,
             "rounds": len(self.values),
+            "rounds_met": self.rounds_met,
             "what": self.what,
         }
 

@@ -426,7 +426,7 @@ class Leader:
         permanent = why is not None and why.startswith(("ModuleNotFoundError", "SparkStopped"))
         cause = gang.cause or Cause(f"lost: {why or 'every node returned'}", user_error=permanent)
         self.cause = cause.text
-        verdict = self._restarts.lost(user_error=cause.user_error)
+        verdict = self._restarts.lost(user_error=cause.user_error, error=cause.text)
         match verdict:
             case GiveUp(failures):
                 self._fail(cause, failures)

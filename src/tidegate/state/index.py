@@ -3,7 +3,10 @@
 Slots are numbers from 0 on, given in the order in which keys appear, and never taken back. The table knows
 64-bit hashes only; whoever keeps the keys says which of two equal hashes are equal keys. Open addressing with
 linear probing: every round looks at one place for each key that is not settled yet, so a batch takes a few
-rounds, each quick. A table that is half full is built anew, twice as large, by one sort.
+rounds, each quick.
+
+The table has parts, by the first bits of the hash. A part that is about half full is built anew, twice as
+large, by one sort. Parts grow at different fillings, so that no batch waits for all of them.
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ Same: TypeAlias = Callable[[npt.NDArray[np.intp], Slots], Mask]
 """Are the keys of these rows those of these slots? Asked only where the hashes are equal."""
 
 _FREE = -1
+_PART_BITS = 4
+_PARTS = 1 << _PART_BITS
+_SMALLEST_BITS = 6
+_TAIL = 256
+"""Places behind a part's last one, so that probing never wraps around."""
 _SLOT_BITS = 32
-_BITS_MIN = 10
-_TAIL = 4096
-"""Places behind the last one, so that probing never wraps around."""
+_FILLINGS = 0.5 - np.arange(_PARTS) / (4 * _PARTS)
 
 
 class KeyIndex:
@@ -33,9 +39,10 @@ class KeyIndex:
 
     def __init__(self) -> None:
         self.count = 0
-        self._bits = _BITS_MIN
-        self._hashes: U64 = np.empty(1 << _BITS_MIN, np.uint64)
-        self._table = np.full((1 << _BITS_MIN) + _TAIL, _FREE, np.int32)
+        self._hashes: U64 = np.empty(1024, np.uint64)
+        self._bits = np.full(_PARTS, _SMALLEST_BITS)
+        self._counts = np.zeros(_PARTS, np.int64)
+        self._join([np.full((1 << _SMALLEST_BITS) + _TAIL, _FREE, np.int32) for _ in range(_PARTS)])
 
     @property
     def nbytes(self) -> int:
@@ -44,10 +51,11 @@ class KeyIndex:
 
     def find(self, hashes: U64, same: Same) -> Slots:
         """The slot of every key; keys that have none get one. The keys must differ from each other."""
-        self._make_room(len(hashes))
+        parts = _part(hashes)
+        self._make_room(parts)
         first_new = self.count
         slots = np.full(len(hashes), _FREE, np.int64)
-        place = self._home(hashes)
+        place = self._home(hashes, parts)
         todo = np.arange(len(hashes))
         while len(todo):
             there = self._table[place[todo]].astype(np.int64)
@@ -61,18 +69,19 @@ class KeyIndex:
                 slots[taken[equal]] = found[equal]
             place[taken] += 1
             todo = todo[slots[todo] == _FREE]
-            if len(todo) and int(place[todo].max()) >= len(self._table):
-                self._build(self._bits + 1)
-                place[todo] = self._home(hashes[todo])
+            self._lengthen(todo, place, hashes, parts)
         return slots
 
     def only(self, slots: Slots) -> KeyIndex:
         """An index of these slots alone, numbered anew in their order."""
         made = KeyIndex()
-        made._make_room(len(slots))
-        made._hashes[: len(slots)] = self._hashes[slots]
+        hashes = self._hashes[slots]
+        parts = _part(hashes)
+        made._make_room(parts)
+        made._hashes[: len(slots)] = hashes
         made.count = len(slots)
-        made._build(made._bits)
+        made._counts = np.bincount(parts, minlength=_PARTS)
+        made._join([made._built(np.flatnonzero(parts == part), part) for part in range(_PARTS)])
         return made
 
     def _claim(self, rows: npt.NDArray[np.intp], place: Slots, hashes: U64, slots: Slots) -> None:
@@ -87,29 +96,59 @@ class KeyIndex:
         self._hashes[given] = hashes[winners]
         slots[winners] = given
         self.count += len(winners)
+        self._counts += np.bincount(_part(hashes[winners]), minlength=_PARTS)
 
-    def _home(self, hashes: U64) -> Slots:
-        return (hashes >> np.uint64(64 - self._bits)).astype(np.int64)
+    def _home(self, hashes: U64, parts: Slots) -> Slots:
+        return self._starts[parts] + _within(hashes, self._bits[parts])
 
-    def _make_room(self, more: int) -> None:
-        bits = self._bits
-        while self.count + more > 1 << (bits - 1):
-            bits += 1
-        if bits > self._bits:
-            self._build(bits)
-        if self.count + more > len(self._hashes):
-            grown = np.empty(max(2 * len(self._hashes), self.count + more), np.uint64)
+    def _make_room(self, parts: Slots) -> None:
+        """Grow what these keys would fill too much, were they all new."""
+        if self.count + len(parts) > len(self._hashes):
+            grown = np.empty(max(2 * len(self._hashes), self.count + len(parts)), np.uint64)
             grown[: self.count] = self._hashes[: self.count]
             self._hashes = grown
+        wanted = self._counts + np.bincount(parts, minlength=_PARTS)
+        full = np.flatnonzero(wanted > _FILLINGS * (1 << self._bits))
+        while (small := wanted > _FILLINGS * (1 << self._bits)).any():
+            self._bits[small] += 1
+        self._rebuild(full.tolist())
 
-    def _build(self, bits: int) -> None:
-        """A new table: keys in the order of their homes, each at its home or right behind the one before."""
-        self._bits = bits
-        number = np.arange(self.count)
-        packed = self._home(self._hashes[: self.count]) << _SLOT_BITS | number  # sorts quicker than an argsort
+    def _lengthen(self, todo: npt.NDArray[np.intp], place: Slots, hashes: U64, parts: Slots) -> None:
+        """Give parts whose end was reached more places behind it: many keys have the same home there."""
+        over = place[todo] >= self._starts[parts[todo] + 1]
+        if over.any():
+            self._rebuild(np.unique(parts[todo[over]]).tolist())
+            place[todo] = self._home(hashes[todo], parts[todo])
+
+    def _rebuild(self, numbers: list[int]) -> None:
+        if numbers:
+            tables = [self._table[start:stop] for start, stop in zip(self._starts[:-1], self._starts[1:], strict=True)]
+            for part in numbers:
+                tables[part] = self._built(tables[part][tables[part] != _FREE], part)
+            self._join(tables)
+
+    def _built(self, slots: npt.NDArray[np.integer], part: int) -> npt.NDArray[np.int32]:
+        """A part's table: keys in the order of their homes, each at its home or right behind the one before."""
+        homes = _within(self._hashes[slots], self._bits[part])
+        packed = homes << _SLOT_BITS | slots  # sorts quicker than an argsort
         packed.sort()
-        order = packed & ((1 << _SLOT_BITS) - 1)
+        number = np.arange(len(packed))
         places = np.maximum.accumulate((packed >> _SLOT_BITS) - number) + number
-        room = max((1 << bits) + _TAIL, int(places[-1]) + _TAIL if self.count else 0)
-        self._table = np.full(room, _FREE, np.int32)
-        self._table[places] = order
+        last = int(places[-1]) if len(places) else 0
+        table = np.full(max(1 << int(self._bits[part]), last + 1) + _TAIL, _FREE, np.int32)
+        table[places] = packed & ((1 << _SLOT_BITS) - 1)
+        return table
+
+    def _join(self, tables: list[npt.NDArray[np.int32]]) -> None:
+        self._table = np.concatenate(tables)
+        self._starts = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
+
+
+def _part(hashes: U64) -> Slots:
+    return (hashes >> np.uint64(64 - _PART_BITS)).astype(np.int64)
+
+
+def _within(hashes: U64, bits: npt.NDArray[np.int64] | np.int64) -> Slots:
+    """The home among a part's places, by the bits behind those that name the part."""
+    shift = (64 - np.asarray(bits)).astype(np.uint64)
+    return ((hashes << np.uint64(_PART_BITS)) >> shift).astype(np.int64)

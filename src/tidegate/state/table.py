@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -206,7 +207,7 @@ class KeyedTable(Generic[R]):
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(where)]
         return [
             self._chunks[int(numbers[start])].batch.take(pa.array(where[start:stop] & _ROW_MASK))
-            for start, stop in zip(edges, edges[1:], strict=False)
+            for start, stop in pairwise(edges)
             if stop > start
         ]
 
