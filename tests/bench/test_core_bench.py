@@ -125,7 +125,7 @@ def test_a_commit_of_the_benchmark_is_a_readable_entry_of_ten_nodes(tmp_path: Pa
 
 def test_the_rows_that_wait_keep_the_contract_of_a_source() -> None:
     source = nodes.Waiting(30 * nodes.PAYLOAD_BYTES)
-    check_source(source, rows_max=30)
+    check_source(source, rows_max=10, poll_rows=4)
     source.emitted.clear()
     reader = source.open(source.splits()[0], None)
     polled = reader.poll(4)

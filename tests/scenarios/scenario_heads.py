@@ -15,7 +15,15 @@ from tidegate.core.inject import (
     Superseded,
 )
 from tidegate.core.messages import CheckpointBarrier
-from tidegate.core.sequence import CheckpointKey, ControlKey, Emit, HeadBarrier, HeadSequencer, Queued, SequenceKey
+from tidegate.core.sequence import (
+    CheckpointKey,
+    ControlKey,
+    Emit,
+    HeadBarrier,
+    HeadSequencer,
+    Queued,
+    SequenceKey,
+)
 
 SYNC = BarrierControlSignalKind.SyncTest
 
@@ -40,7 +48,7 @@ class Heads:
 
     def __init__(self) -> None:
         self.words = words_of(Heads)
-        self.injector = CheckpointBarrierInjector(BarrierInjectorConfig(periodic_interval_ms=None))
+        self.injector = CheckpointBarrierInjector(BarrierInjectorConfig(periodic_interval_ms=None, source_id="S"))
         self.sequencer = HeadSequencer()
         self.control = ControlSourceProcessor()
         self.trace: list[str] = []

@@ -188,7 +188,8 @@ class Reign:
 
     def __str__(self) -> str:
         machine = self.machine
-        text = f"{machine.leader}: {machine.mode.value}, term {machine.term}, gang {machine.log.gang}"
+        term = "no term yet" if machine.term is None else f"term {machine.term}"
+        text = f"{machine.leader}: {machine.mode.value}, {term}, gang {machine.log.gang}"
         text += f", head {show_epoch(machine.log.head_epoch)}"
         attempt = machine.attempt
         if attempt is not None:
@@ -459,6 +460,10 @@ class Leaders:
             self.reigns[name].sink = None
             self.tell(name, events.PublishFailed(order.epoch, "the sink is away"))
         self.show_sinks()
+
+    @step(r"(\w+) hears that epoch (\d+) is published")
+    def published(self, name: str, epoch: str) -> None:
+        self.tell(name, events.Published(int(epoch)))
 
     def _do(self, order: orders.Publish | orders.Hide, count: int) -> None:
         for entry in order.committables[:count]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from play import step, words_of
@@ -123,8 +124,9 @@ class Task:
         parts = [self._stance()]
         fan_in = self.subtask._fan_in
         if fan_in is not None:
-            queues = {i: channel.queue for i, channel in fan_in._channels.items() if channel.queue}
-            parts.append("queued " + (" ".join(f"{i}{show(q)}" for i, q in queues.items()) or "nothing"))
+            queues = [(i, show(channel.queue)) for i, channel in fan_in._channels.items() if channel.queue]
+            alike = [(q, ranges(i for i, _ in same)) for q, same in groupby(queues, key=lambda pair: pair[1])]
+            parts.append("queued " + (" ".join(f"{inputs}{q}" for q, inputs in alike) or "nothing"))
         if self.outputs:
             parts.append("out " + " ".join(f"{o}{show(q._queue)}" for o, q in self.subtask.outputs.items()))
         parts.append("seen [" + " ".join(self.state) + "]" if self.inputs else f"offset {self.offset}")

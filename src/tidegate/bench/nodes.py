@@ -47,6 +47,7 @@ NODES = 3
 MANIFEST_NODES = 10
 RUNS = 64
 PAYLOAD_BYTES = 1_000
+BLOCK_ROWS = 1_000
 WAIT_S = 60.0
 INTERVAL = "1s"
 BY_HAND = tg.CheckpointConfig(interval="1h", timeout="60s")
@@ -244,23 +245,26 @@ class WaitingReader:
         return self._position
 
     def poll(self, max_rows: int) -> Polled:
-        rows = min(max_rows, 1_000, self._source.rows_per_split - self._position)
+        block, start = divmod(self._position, BLOCK_ROWS)
+        rows = min(max_rows, BLOCK_ROWS - start, self._source.rows_per_split - self._position)
         if rows <= 0:
             return Polled(None)
-        first = int(self._split.rpartition("-")[2]) * self._source.rows_per_split + self._position
+        node = int(self._split.rpartition("-")[2])
         self._position += rows
-        return Polled(_rows(first, rows), rows, 0)
+        return Polled(_block(node, block).slice(start, rows), rows, 0)
 
     def close(self) -> None:
         return None
 
 
-def _rows(first: int, rows: int) -> pa.RecordBatch:
-    noise = np.random.default_rng(first).bytes(rows * PAYLOAD_BYTES)  # nothing that could be compressed
-    offsets = pa.py_buffer(np.arange(0, (rows + 1) * PAYLOAD_BYTES, PAYLOAD_BYTES, dtype=np.int32))
-    payload = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(noise)])
-    keys = pa.array(np.arange(first, first + rows, dtype=np.int64))
-    return pa.RecordBatch.from_arrays([pa.array(np.zeros(rows, np.int64)), keys, payload], schema=SCHEMA)
+def _block(node: int, block: int) -> pa.RecordBatch:
+    """The same rows every time, with nothing in them that could be compressed."""
+    noise = np.random.default_rng((node, block)).bytes(BLOCK_ROWS * PAYLOAD_BYTES)
+    offsets = np.arange(0, (BLOCK_ROWS + 1) * PAYLOAD_BYTES, PAYLOAD_BYTES, dtype=np.int32)
+    payload = pa.Array.from_buffers(pa.binary(), BLOCK_ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(noise)])
+    keys = (np.arange(BLOCK_ROWS, dtype=np.int64) + block * BLOCK_ROWS) * NODES + node
+    times = pa.array(np.zeros(BLOCK_ROWS, np.int64))
+    return pa.RecordBatch.from_arrays([times, pa.array(keys), payload], schema=SCHEMA)
 
 
 def _start(source: Waiting, place: Path) -> Job:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Literal, TypeAlias
 
 from tidegate.core.codec import build, encode, parse
 from tidegate.core.manifest import FORMAT_VERSION, CheckpointManifest, CommittableEntry
 from tidegate.errors import CorruptDataError, InvalidUseError
 
+DIGEST = "sha256"
 ENTRY_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -76,8 +78,9 @@ _KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, 
 
 
 def encode_entry(entry: LogEntry) -> bytes:
-    """The stored form of an entry."""
-    data = encode(entry)
+    """The stored form of an entry: its JSON object with the SHA-256 of the rest as last key."""
+    body = encode(entry)
+    data = body[:-1] + f',"{DIGEST}":"{sha256(body).hexdigest()}"}}'.encode()
     if len(data) > ENTRY_BYTES_MAX:
         raise InvalidUseError(f"a log entry is too long bytes={len(data)} bytes_max={ENTRY_BYTES_MAX}")
     return data
@@ -86,6 +89,7 @@ def encode_entry(entry: LogEntry) -> bytes:
 def decode_entry(data: bytes, path: str, slot: int) -> LogEntry:
     """The entry in these bytes, read from this slot. An unknown kind or version is an error: fail closed."""
     plain = parse(data, path)
+    digest = plain.pop(DIGEST, None) if isinstance(plain, dict) else None
     name = plain.get("kind") if isinstance(plain, dict) else None
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -93,6 +97,8 @@ def decode_entry(data: bytes, path: str, slot: int) -> LogEntry:
             f"not an entry that this version of tidegate knows kind={name!r} path={path}", path=path
         )
     entry = build(kind, plain, path)
+    if digest != sha256(encode(entry)).hexdigest():
+        raise CorruptDataError(f"the log entry is damaged: its checksum differs path={path}", path=path)
     if entry.slot != slot:
         raise CorruptDataError(f"an entry of another slot slot={entry.slot} path={path}", path=path)
     return entry
