@@ -87,3 +87,9 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_nothing_stored_or_received_is_unpickled(path: Path) -> None:
     assert not {"pickle", "marshal", "shelve", "dill"} & {name.split(".")[0] for name in imports(path)}
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Pytest imports them by name alone: two of one name can't be collected together."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
