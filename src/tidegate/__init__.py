@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidegate.core.config import CheckpointConfig, WalMode
     from tidegate.errors import InvalidUseError, TidegateError
     from tidegate.plan.connector import Sink, Source
+    from tidegate.runtime.security import Tls
 
 _MODULES = {
     "tidegate.api.aggregates": ("count", "count_distinct", "first", "last", "max", "mean", "min", "sum"),
@@ -32,6 +33,7 @@ _MODULES = {
     "tidegate.core.config": ("CheckpointConfig", "WalMode"),
     "tidegate.errors": ("InvalidUseError", "TidegateError"),
     "tidegate.plan.connector": ("Sink", "Source"),
+    "tidegate.runtime.security": ("Tls",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -44,6 +46,7 @@ __all__ = [
     "Source",
     "Stream",
     "TidegateError",
+    "Tls",
     "WalMode",
     "col",
     "count",

@@ -147,6 +147,9 @@ def test_a_busy_machine_and_rounds_that_disagree_are_said_aloud() -> None:
     busy, torn = warnings(unclear)
     assert "busy before the start" in busy
     assert torn == "a: 2 of 3 rounds met the target, so the answer is not clear"
+    cost = Reading(name="cost", values=(-45.0, -2.0, 0.5), unit="%", target=1, what="a cost")
+    (noisy,) = warnings({"machine": machine, "readings": [cost.row()]})
+    assert noisy == "cost: its rounds scatter by 45.5 points, so met or not means nothing"
 
 
 def test_people_see_a_table_and_programs_one_document() -> None:

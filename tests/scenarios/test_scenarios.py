@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from play import INDENT, play  # noqa: E402
+from play import play  # noqa: E402
 from scenario_heads import Heads  # noqa: E402
 from scenario_leaders import Leaders  # noqa: E402
 from scenario_subtasks import Subtasks  # noqa: E402
@@ -40,13 +40,3 @@ def test_the_file_says_what_went_wrong_and_what_it_guards(path: Path) -> None:
 
 def test_every_schedule_of_the_core_has_a_file() -> None:
     assert {int(path.name[:2]) for path in FILES} == set(range(1, 21)) - ELSEWHERE
-
-
-def test_another_outcome_is_noticed() -> None:
-    """Golden parts are compared and not only read: without its first golden line a file is another file."""
-    for path in FILES:
-        lines = path.read_text().splitlines()
-        golden = [number for number, line in enumerate(lines) if line.startswith(INDENT)]
-        assert golden, f"{path.name} shows nothing"
-        changed = "\n".join(lines[: golden[0]] + lines[golden[0] + 1 :]) + "\n"
-        assert play(path, WORLDS) != changed  # type: ignore[arg-type]

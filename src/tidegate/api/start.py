@@ -10,7 +10,9 @@ from tidegate.core.config import CheckpointConfig
 from tidegate.core.resolve import RestoreChoice
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import SourceSpec
+from tidegate.runtime.address import LOOPBACK
 from tidegate.runtime.begin import JobOptions, begin
+from tidegate.runtime.security import Tls
 
 if TYPE_CHECKING:
     from tidegate.api.pipeline import Pipeline
@@ -25,12 +27,16 @@ def start_job(
     checkpoint: CheckpointConfig | None,
     restore: str | int | os.PathLike[str],
     overwrite: bool,
-    bind: str = "127.0.0.1",
+    bind: str = LOOPBACK,
+    tls: Tls | None = None,
     spool: str | os.PathLike[str] | None = None,
 ) -> Job:
     """Check the session and the settings, then start the gang. Raises before anything is started."""
-    from tidegate.spark.gang import SparkGang, check_session, slots
+    from tidegate.spark.cluster import driver_host, slots
+    from tidegate.spark.gang import SparkGang, check_session
+    from tidegate.spark.ship import ship_code
 
+    _check_network(bind, tls)
     width = check_session(spark, parallelism)
     _check_room(pipeline, width, slots(spark))
     options = JobOptions(
@@ -41,9 +47,22 @@ def start_job(
         savepoint=_savepoint(restore),
         overwrite=overwrite,
         bind=bind,
+        advertise=driver_host(spark, bind),
+        tls=tls,
         spool=None if spool is None else os.fspath(spool),
     )
-    return Job(begin(pipeline.physical(width), SparkGang(spark, width), options))
+    gang = SparkGang(spark, width)
+    ship_code(spark)
+    return Job(begin(pipeline.physical(width), gang, options))
+
+
+def _check_network(bind: object, tls: object) -> None:
+    if not isinstance(bind, str) or not bind:
+        raise InvalidUseError(f"bind is an address of this machine, or '0.0.0.0' for all of them bind={bind!r}")
+    if tls is not None and not isinstance(tls, Tls):
+        raise InvalidUseError(f"tls takes a tg.Tls tls={type(tls).__name__}")
+    if tls is not None:
+        tls.contexts()
 
 
 def _check_room(pipeline: Pipeline, width: int, slots: int) -> None:

@@ -16,6 +16,9 @@ from tidegate.cli.progress import Progress
 if TYPE_CHECKING:
     from tidegate.bench.core import Settings
 
+# A cost of one percent can't be told from rounds that are further apart than that.
+NOISY_POINTS = 1.0
+
 
 def execute(output: Output, settings: Settings | None = None) -> int:
     """Blocks until everything is measured, for most of a minute. A missed target is a finding, not a failure: exit code 0."""
@@ -50,6 +53,9 @@ def warnings(document: dict[str, Any]) -> list[str]:
         if row["met"] is not None and 0 < row["rounds_met"] < row["rounds"]:
             met = f"{row['rounds_met']} of {row['rounds']}"
             found.append(f"{row['name']}: {met} rounds met the target, so the answer is not clear")
+        if row["unit"] == "%" and row["max"] - row["min"] > NOISY_POINTS:
+            points = row["max"] - row["min"]
+            found.append(f"{row['name']}: its rounds scatter by {points:.1f} points, so met or not means nothing")
     return found
 
 

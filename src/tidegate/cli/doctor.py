@@ -155,7 +155,7 @@ def _store(url: str) -> Iterator[Finding]:
 
 
 def _session(master: str, parallelism: int) -> Iterator[Finding]:
-    from tidegate.spark.gang import slots
+    from tidegate.spark.cluster import slots
     from tidegate.spark.session import local_session
 
     try:

@@ -46,6 +46,13 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--restore", default="latest", metavar="EPOCH", help="latest (default), none, an epoch or a path"
     )
+    verb.add_argument(
+        "--bind", metavar="ADDRESS", help="where to listen for nodes: 0.0.0.0 on a cluster (default: 127.0.0.1)"
+    )
+    verb.add_argument(
+        "--tls", nargs=3, metavar=("CERTIFICATE", "KEY", "AUTHORITY"), help="PEM files, to encrypt what nodes send"
+    )
+    verb.add_argument("--py-files", default="", metavar="A.py,B.zip", help="code that the nodes need besides FILE")
     verb.add_argument("--overwrite", action="store_true", help="with --restore none: empty the sinks first")
 
 
@@ -60,6 +67,8 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     _workers_find_modules_beside(path)
     spark = local_session(arguments.master, f"tidegate {pipeline.name}")
     try:
+        for file in filter(None, arguments.py_files.split(",")):
+            spark.sparkContext.addPyFile(file)
         return _run(pipeline, spark, checkpoint, arguments, output)
     finally:
         spark.stop()
@@ -72,7 +81,7 @@ def _run(
     arguments: argparse.Namespace,
     output: Output,
 ) -> int:
-    options: dict[str, Any] = {"overwrite": True} if arguments.overwrite else {}
+    options = _start_options(arguments)
     started = time.monotonic()
     job = pipeline.start(
         spark,
@@ -88,6 +97,20 @@ def _run(
     output.say("  ".join(f"{name}={shown(value)}" for name, value in report.items()))
     output.document(report)
     return 0
+
+
+def _start_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Only what was asked for: the rest is the API's business."""
+    from tidegate.runtime.security import Tls
+
+    options: dict[str, Any] = {}
+    if arguments.overwrite:
+        options["overwrite"] = True
+    if arguments.bind is not None:
+        options["bind"] = arguments.bind
+    if arguments.tls is not None:
+        options["tls"] = Tls(*arguments.tls)
+    return options
 
 
 @contextmanager

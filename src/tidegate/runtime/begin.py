@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.clock import SystemClock
 from tidegate.core.config import CheckpointConfig
@@ -17,17 +17,22 @@ from tidegate.core.resolve import RestoreChoice
 from tidegate.core.restart import RestartPolicy
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import PhysicalPlan, SinkSpec, SourceSpec, Stage
+from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
 from tidegate.runtime.host import Launch
 from tidegate.runtime.leader import Leader, LeaderSetup
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.savepoint import read_savepoint
+from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.supply import Feeds, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import check_writable, open_store
+
+if TYPE_CHECKING:
+    from tidegate.wire.control import ControlServer
 
 TOLERATE_ANY = 1_000_000
 
@@ -43,7 +48,11 @@ class JobOptions:
     savepoint: str | None = None
     """Start from this savepoint unless the job has a checkpoint of its own."""
     overwrite: bool = False
-    bind: str = "127.0.0.1"
+    bind: str = LOOPBACK
+    """Where the driver listens for nodes."""
+    advertise: str | None = None
+    """The host that nodes dial, when it is not ``bind``."""
+    tls: Tls | None = None
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     spool: str | None = None
     """Where collect and for_each_batch keep rows when the store is no local directory."""
@@ -51,9 +60,6 @@ class JobOptions:
 
 def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader:
     """Check everything, then start the leader's thread. Raises before anything is started or changed. Blocks a while."""
-    # grpc's threads must not exist in a process that forks Spark's Python workers; the driver never does.
-    from tidegate.wire.control import ControlServer
-
     place = options.checkpoint.place(options.store)
     store = open_store(place if place is not None else "memory://")
     if place is not None:
@@ -77,7 +83,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     address: list[str] = []
 
     def launch(gang: int, restore_url: str | None) -> Launch:
-        return Launch(replace(base, gang=gang), address[0], secret, place, restore_url, options.bind)
+        return Launch(replace(base, gang=gang), address[0], secret, place, restore_url, options.bind, options.tls)
 
     setup = LeaderSetup(
         coordinator=coordinator,
@@ -103,7 +109,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     feeds = Feeds(plan)
     feeds.start(leader.fail)
     try:
-        server = ControlServer(leader, secret, options.bind)
+        server = _control_server(leader, secret, options)
     except BaseException:
         feeds.stop()
         raise
@@ -111,6 +117,19 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     leader.on_end = feeds.then(server.close)
     threading.Thread(target=leader.run, name=f"tidegate-leader-{plan.job}", daemon=True).start()
     return leader
+
+
+def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> ControlServer:
+    # grpc's threads must not exist in a process that forks Spark's Python workers; the driver never does.
+    from tidegate.wire.control import ControlServer
+
+    return ControlServer(
+        leader,
+        secret,
+        bracketed(options.bind),
+        advertise=None if options.advertise is None else bracketed(options.advertise),
+        credentials=None if options.tls is None else options.tls.server_credentials(),
+    )
 
 
 def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointConfig:

@@ -264,8 +264,10 @@ class Checkpointer:
                 if name in source_names:
                     sources.append(SourceOffsetEntry(name, self._setup.node, frozen.meta))
                 else:
-                    writer.add(frozen)
-                    operators.append((name, frozen))
+                    # Without a store nobody can ever restore this: the last cut of such a job is for its sinks alone.
+                    kept = frozen if self._store is not None else Frozen(frozen.meta)
+                    writer.add(kept)
+                    operators.append((name, kept))
         writer.node = self._setup.node
         return operators, sources
 

@@ -10,11 +10,15 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tidegate.clock import Clock, SystemClock
+from tidegate.errors import NodeUnreachable
+from tidegate.runtime.address import LOOPBACK, node_listening
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.node import Node
+from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import open_store
+from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.tcp import TcpTransport
 
 
@@ -28,14 +32,41 @@ class Launch:
     store_url: str | None
     restore_url: str | None = None
     """Where the state to start from is, when it is not in the job's own store: a savepoint."""
-    bind: str = "127.0.0.1"
+    bind: str = LOOPBACK
+    tls: Tls | None = None
 
     def __repr__(self) -> str:
         return f"Launch(job={self.setup.plan.job!r}, gang={self.setup.gang}, coordinator={self.coordinator!r})"
 
 
-def run_node(launch: Launch, index: int, clock: Clock | None = None) -> str:
-    """Run node ``index`` of the gang to its end; gives why it ended. Blocks."""
+class FirstContact:
+    """Passes the control line's words on to the node, and knows whether there ever were any."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._heard = False
+        self._unreachable: Exception | None = None
+
+    def message(self, message: pb.CoordinatorMessage) -> None:
+        self._heard = True
+        self._node.control_message(message)
+
+    def lost(self, reason: Exception) -> None:
+        if not self._heard and isinstance(reason, NodeUnreachable):
+            self._unreachable = reason
+        self._node.control_lost(reason)
+
+    def check(self, index: int, host: str) -> None:
+        """A node that never reached the driver can tell it nothing: raised here, its reason gets there through Spark."""
+        if self._unreachable is not None:
+            raise NodeUnreachable(f"node {index} on {host} never heard from the driver: {self._unreachable}")
+
+
+def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str | None = None) -> str:
+    """Run node ``index`` of the gang to its end; gives why it ended. ``host`` is how peers call this machine. Blocks.
+
+    ``NodeUnreachable`` when the driver never answered.
+    """
     # grpc is imported here and not above: a daemon that forks workers must not have grpc's threads.
     from tidegate.wire.control import ControlClient
 
@@ -51,14 +82,31 @@ def run_node(launch: Launch, index: int, clock: Clock | None = None) -> str:
         threads=ThreadPools(f"node{index}"),
         origin=open_store(launch.restore_url) if launch.restore_url else None,
     )
-    transport = TcpTransport(node, secret=launch.secret, gang=setup.gang, bind=launch.bind)
+    contact = FirstContact(node)
     control = ControlClient(
         launch.coordinator,
         launch.secret,
-        on_message=node.control_message,
-        on_lost=node.control_lost,
+        on_message=contact.message,
+        on_lost=contact.lost,
+        credentials=None if launch.tls is None else launch.tls.channel_credentials(),
+        server_name=None if launch.tls is None else launch.tls.name,
     )
+    name = socket.gethostname()
     try:
-        return node.run(transport, control, pid=os.getpid(), host=socket.gethostname())
+        outcome = node.run(_transport(launch, node, host), control, pid=os.getpid(), host=name)
     finally:
         control.close()
+    contact.check(index, host or name)
+    return outcome
+
+
+def _transport(launch: Launch, node: Node, host: str | None) -> TcpTransport:
+    listening = node_listening(launch.bind, host)
+    return TcpTransport(
+        node,
+        secret=launch.secret,
+        gang=launch.setup.gang,
+        bind=listening.bind,
+        advertise=listening.advertise,
+        tls=None if launch.tls is None else launch.tls.contexts(),
+    )

@@ -52,6 +52,7 @@ log = logging.getLogger("tidegate")
 JOIN_LIMIT_MS = 60_000
 RETURN_LIMIT_MS = 8_000
 HISTORY_MAX = 1_000
+PERMANENT_EXITS = ("ModuleNotFoundError", "SparkStopped", "InvalidUseError", "NodeUnreachable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +424,7 @@ class Leader:
         if self._stop_requested:
             self._handle(ev.GangLost(gang.number, "stopped"))
             return
-        permanent = why is not None and why.startswith(("ModuleNotFoundError", "SparkStopped"))
+        permanent = why is not None and why.startswith(PERMANENT_EXITS)
         cause = gang.cause or Cause(f"lost: {why or 'every node returned'}", user_error=permanent)
         self.cause = cause.text
         verdict = self._restarts.lost(user_error=cause.user_error, error=cause.text)

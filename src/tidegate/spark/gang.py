@@ -7,7 +7,6 @@ is a fresh job, fenced by its gang number.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,8 @@ from pyspark.sql import SparkSession
 
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.host import Launch, run_node
+from tidegate.spark.cluster import await_slots
+from tidegate.spark.failure import reason
 
 RESULT = "node long, outcome string"
 SLOTS_WAIT_S = 6.0
@@ -52,11 +53,12 @@ class SparkGang:
             about = f"tidegate job {launch.setup.plan.job}"
             self._spark.sparkContext.setJobGroup(group, about, interruptOnCancel=False)
             rows = self._spark.range(0, self._parallelism, 1, self._parallelism)
-            rows.mapInArrow(_node_main(launch), RESULT, barrier=True).collect()
+            outcomes = rows.mapInArrow(_node_main(launch), RESULT, barrier=True).collect()
         except Exception as error:  # whatever Spark raises: the driver decides what it means
-            on_exit(STOPPED if is_stopped(self._spark) else _reason(error))
+            on_exit(STOPPED if is_stopped(self._spark) else reason(error))
         else:
-            on_exit(None)
+            failed = [row.outcome for row in outcomes if row.outcome.startswith("failed")]
+            on_exit(failed[0] if failed else None)
 
     def cancel(self) -> None:
         """End what is still running, without waiting for it."""
@@ -73,32 +75,18 @@ class SparkGang:
 
 def _node_main(launch: Launch) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def main(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
+        from pyspark import BarrierTaskContext
 
         for _ in batches:
             pass
-        context = TaskContext.get()
-        assert context is not None
+        context = BarrierTaskContext.get()
         index = context.partitionId()
-        outcome = run_node(launch, index)
+        # Spark's name for this machine is one that the others can dial.
+        host = context.getTaskInfos()[index].address.rpartition(":")[0] or None
+        outcome = run_node(launch, index, host=host)
         yield pa.RecordBatch.from_pydict({"node": [index], "outcome": [outcome]})
 
     return main
-
-
-def _reason(error: Exception) -> str:
-    """The one line of Spark's many that says what happened."""
-    text = str(error).strip()
-    missing = re.search(r"No module named '(tidegate|pyarrow|obstore|grpc|google)", text)
-    if missing:
-        return (
-            f"ModuleNotFoundError: the executors' Python has no module {missing.group(1)!r}: install tidegate there, or set "
-            "PYSPARK_PYTHON to a Python that has it"
-        )
-    raised = re.findall(r"^(\w+(?:Error|Exception): .*)$", text, re.MULTILINE)
-    if raised:
-        return str(raised[-1])
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def use_this_python(spark: SparkSession) -> None:
@@ -112,14 +100,6 @@ def is_stopped(spark: SparkSession) -> bool:
     """The session's context is gone: nothing can be submitted or cancelled any more."""
     context: Any = spark.sparkContext
     return context._jsc is None or bool(context._jsc.sc().isStopped())
-
-
-def slots(spark: SparkSession) -> int:
-    """How many tasks this session can run at the same time now."""
-    context: Any = spark.sparkContext
-    scala = context._jsc.sc()
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    return int(scala.maxNumConcurrentTasks(profile))
 
 
 def busy(spark: SparkSession) -> int:
@@ -140,7 +120,7 @@ def check_session(spark: SparkSession, parallelism: int | None) -> int:
         raise InvalidUseError(
             "a gang keeps its executors: set spark.dynamicAllocation.enabled=false when you build the session"
         )
-    free = slots(spark)
+    free = await_slots(spark, parallelism)
     wanted = parallelism if parallelism is not None else max(1, free - busy(spark) - 1)
     if wanted < 1:
         raise InvalidUseError(f"parallelism must be at least 1 parallelism={wanted}")

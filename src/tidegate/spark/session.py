@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from tidegate.errors import InvalidUseError
+from tidegate.runtime.address import is_loopback
 from tidegate.spark.daemon import CONF
 
 Session: TypeAlias = SparkSession
@@ -33,8 +34,6 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     # A gang that does not fit is refused after seconds, not after minutes.
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "10",
@@ -45,6 +44,7 @@ SETTINGS = {
     "spark.speculation": "false",
     "spark.sql.session.timeZone": "UTC",
 }
+LOOPBACK_ONLY = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
 
 
@@ -66,7 +66,8 @@ def local_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(app)
     preload = CONF if master.startswith("local") else {}
-    settings = {**SETTINGS, **preload, "spark.sql.shuffle.partitions": _partitions(master), **conf}
+    network = LOOPBACK_ONLY if _is_here(master) else {}
+    settings = {**SETTINGS, **preload, **network, "spark.sql.shuffle.partitions": _partitions(master), **conf}
     for name, value in settings.items():
         builder = builder.config(name, value)
     with _stderr_to(log):
@@ -140,6 +141,13 @@ def _check_reachable(master: str) -> None:
             continue
         return
     raise InvalidUseError(f"no Spark master answers there: start it or correct the address master={master}")
+
+
+def _is_here(master: str) -> bool:
+    """A cluster elsewhere must be able to reach this driver: by the address that Spark chooses, or by the one in ``conf``."""
+    if not master.startswith("spark://"):
+        return master.startswith("local")
+    return is_loopback(urlsplit(f"//{master.removeprefix('spark://').split(',')[0]}").hostname or "")
 
 
 def _partitions(master: str) -> str:

@@ -182,6 +182,10 @@ class KeyedTable(Generic[R]):
         else:
             self._cut[self._append(rows, slots, cut=True)] = run
 
+    def live_batches(self) -> list[pa.RecordBatch]:
+        """Every key's row, once."""
+        return [self._live(number)[0] for number, chunk in self._chunks.items() if chunk.live]
+
     # -- chunks ------------------------------------------------------------------------------------------------------
 
     def _append(self, batch: pa.RecordBatch, slots: npt.NDArray[np.integer], *, cut: bool) -> int:

@@ -33,6 +33,8 @@ class TlsContexts:
 
     server: ssl.SSLContext
     client: ssl.SSLContext
+    name: str | None = None
+    """What peers' certificates are made out to, where that is not the address that was dialled."""
 
 
 class Connection(Protocol):

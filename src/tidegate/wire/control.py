@@ -358,6 +358,7 @@ class ControlClient:
         *,
         settings: ControlSettings | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        server_name: str | None = None,
     ) -> None:
         self._address = address
         self._settings = settings or ControlSettings()
@@ -368,7 +369,7 @@ class ControlClient:
         self._error: Exception | None = None
         self._closing = False
         token = _token(secret)
-        self._channel = _channel(address, self._settings, credentials)
+        self._channel = _channel(address, self._settings, credentials, server_name)
         attend = self._channel.stream_stream(
             f"/{SERVICE}/{METHOD}",
             request_serializer=NodeMessage.SerializeToString,
@@ -426,7 +427,7 @@ def _token(secret: bytes) -> str:
     return hmac.new(secret, b"tidegate control plane 1", hashlib.sha256).hexdigest()
 
 
-def _options(settings: ControlSettings) -> list[tuple[str, int]]:
+def _options(settings: ControlSettings) -> list[tuple[str, int | str]]:
     return [
         ("grpc.max_send_message_length", settings.max_message_bytes),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
@@ -434,10 +435,15 @@ def _options(settings: ControlSettings) -> list[tuple[str, int]]:
     ]
 
 
-def _channel(address: str, settings: ControlSettings, credentials: grpc.ChannelCredentials | None) -> Any:
+def _channel(
+    address: str, settings: ControlSettings, credentials: grpc.ChannelCredentials | None, server_name: str | None
+) -> Any:
+    options = _options(settings)
     if credentials is None:
-        return grpc.insecure_channel(address, options=_options(settings))
-    return grpc.secure_channel(address, credentials, options=_options(settings))
+        return grpc.insecure_channel(address, options=options)
+    if server_name is not None:
+        options.append(("grpc.ssl_target_name_override", server_name))
+    return grpc.secure_channel(address, credentials, options=options)
 
 
 def _translate(error: grpc.RpcError, address: str) -> Exception:

@@ -341,7 +341,7 @@ class TcpTransport:
         connection: Connection = plain
         if self._tls is not None:
             context = self._tls.server if server else self._tls.client
-            connection = TlsConnection(plain, context, server=server, host=host)
+            connection = TlsConnection(plain, context, server=server, host=self._tls.name or host)
         with self._changed:
             self._connections.add(connection)
             if self._closing.is_set():

@@ -155,7 +155,7 @@ class SessionRuns:
                 raise CorruptDataError(f"stored state has other columns columns={run.batch.schema.names}")
             if run.batch.column(WINDOW).null_count or run.batch.column(END).null_count:
                 raise CorruptDataError(f"stored state has a session without bounds column={WINDOW}")
-            mine = own(run.batch) & ~_holes_of(place, run.batch.num_rows, holes)
+            mine = own(run.batch) & ~holes_of(place, run.batch.num_rows, holes)
             rows = run if mine.all() else Run(run.batch.filter(pa.array(mine)))
             if rows.batch.num_rows:
                 self._held.append(self._searchable(rows))
@@ -193,7 +193,8 @@ class SessionRuns:
         self._held += [self._searchable(Run(batch), tier + 1) for batch in concatenated([merged])]
 
 
-def _holes_of(place: int, rows: int, holes: Iterable[pa.RecordBatch]) -> Mask:
+def holes_of(place: int, rows: int, holes: Iterable[pa.RecordBatch]) -> Mask:
+    """Which rows of the run at this place are gone."""
     gone = np.zeros(rows, np.bool_)
     for batch in holes:
         here = batch.column("row").to_numpy()[batch.column("run").to_numpy() == place]

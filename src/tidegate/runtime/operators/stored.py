@@ -1,0 +1,49 @@
+"""What the stored runs of one subtask say, for readers of checkpoints that are no operators.
+
+Runs of keyed state have rows that later runs replace or take away, and runs of sessions have holes. Whoever
+reads state as data must come through here; adding up the runs as they are would count such rows twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.runtime.operator import Run
+from tidegate.runtime.operators.keyed import keyed_table
+from tidegate.runtime.operators.process import INPUT
+from tidegate.runtime.operators.sessionruns import HOLES, holes_of
+
+
+def current_rows(kind: str, keys: Sequence[str], runs: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows that are state now, of all runs of one subtask in their order.
+
+    ``kind`` is that of the operator's description. Running aggregates give one row per key, with values told
+    apart counted already; sessions of one key are not merged yet; other operators' runs come as they are.
+    """
+    match kind:
+        case "running aggregate" | "process":
+            return _newest(keys, runs)
+        case _:
+            holes = [run for run in runs if run.schema.equals(HOLES)]
+            kept = [run for run in runs if not run.schema.equals(HOLES)]
+            return [_filled(place, run, holes) for place, run in enumerate(kept)] if holes else kept
+
+
+def _newest(keys: Sequence[str], runs: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The newest row of every key that is not gone. Pairs of key and value, and input that was at work, are
+    no rows of keys."""
+    table = None
+    states = [run for run in runs if not (run.schema.metadata or {}).get(INPUT)]
+    schema = next((run.schema for run in states if run.schema.names != list(keys)), None)
+    if schema is not None:
+        own = [run for run in states if run.schema.equals(schema) or run.schema.names == list(keys)]
+        table = keyed_table(schema, keys)
+        table.restore([(Run(run), run) for run in own], lambda rows: np.ones(rows.num_rows, np.bool_))
+    return [] if table is None else list(table.live_batches())
+
+
+def _filled(place: int, run: pa.RecordBatch, holes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return run.filter(pa.array(~holes_of(place, run.num_rows, holes)))

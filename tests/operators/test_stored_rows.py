@@ -1,0 +1,63 @@
+"""Reading stored runs as data gives each row of state once."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from keyed import through_ipc
+from test_process import LIMIT, events, limits
+from test_running import counting as running
+from test_running import keyed
+from test_sessions import counting as sessions
+from test_sessions import rows
+
+from tidegate.plan.physical import Aggregate
+from tidegate.runtime.operators.stored import current_rows
+from tidegate.state import table
+from tidegate.state.partial import results
+
+
+@pytest.fixture(autouse=True)
+def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "SMALL_CHUNKS_MAX", 1000)
+
+
+def test_running_aggregates_have_one_row_per_key() -> None:
+    gang = running()
+    for place in range(10):
+        gang.feed(keyed(1, 2, place + 10))
+        (frozen,) = gang.barrier()
+    (frozen,) = [through_ipc(frozen)]
+    assert len(frozen.runs) > 2
+    found = current_rows("running aggregate", ["key"], [run.batch for run in frozen.runs])
+    counts = {}
+    for batch in found:
+        (n,) = results(batch, (Aggregate("n", "count"),))
+        counts |= dict(zip(batch.column("key").to_pylist(), n.to_pylist(), strict=True))
+    assert counts == {1: 10, 2: 10, **{place + 10: 1 for place in range(10)}}
+    assert sum(batch.num_rows for batch in found) == len(counts)
+
+
+def test_states_of_functions_lack_the_keys_that_are_gone() -> None:
+    gang = limits()
+    wanted: dict[object, int] = {}
+    for batch in events(rows=600):
+        gang.feed(batch)
+        (frozen,) = gang.barrier()
+        keys = batch.column("key").to_pylist()
+        wanted |= {key: wanted.get(key, 0) + keys.count(key) for key in set(keys)}
+        wanted = {key: n for key, n in wanted.items() if key not in keys or n < LIMIT}
+    found = pa.Table.from_batches(current_rows("process", ["key"], [run.batch for run in frozen.runs]))
+    assert dict(zip(found["key"].to_pylist(), found["n"].to_pylist(), strict=True)) == wanted
+    assert found.num_rows == len(wanted)
+
+
+def test_sessions_that_were_given_are_not_among_the_rows() -> None:
+    gang = sessions()
+    for key in range(40):
+        gang.feed(rows(0 if key % 4 == 0 else 100, key=key))
+    gang.watermark(50)
+    (frozen,) = gang.barrier()
+    assert len(frozen.runs) >= 2
+    found = current_rows("aggregate", ["key"], [run.batch for run in frozen.runs])
+    assert sorted(key for batch in found for key in batch.column("key").to_pylist()) == [k for k in range(40) if k % 4]

@@ -1,0 +1,79 @@
+"""Restores that meet a changed plan or a store that fails for a while; and the end of a job without checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts, rows_of
+from runtime_world import World
+
+import tidegate as tg
+from tidegate.errors import InvalidUseError, RetryableError
+from tidegate.runtime.leader import Leader
+from tidegate.store.base import Store
+from tidegate.store.open import open_store
+
+
+def test_without_checkpoints_a_job_with_large_state_at_its_end_finishes(jobs: Jobs) -> None:
+    """Nobody will ever restore the last state of such a job, and there is no store to put it into."""
+    source, sink = GatedSource(events(20_000, keys=20_000), rows_per_poll=5_000), MemorySink()
+    stream = tg.from_source(source).key_by("key").aggregate(total=tg.sum("value"))
+    job = jobs.finish(tg.Pipeline("w", stream.write(sink)), 2, interval=None)
+    assert job.status == "FINISHED" and sink.rows()
+
+
+# -- a changed plan ------------------------------------------------------------------------------------------------
+
+
+def two_sinks(source: GatedSource, left: MemorySink, right: MemorySink, *, swapped: bool) -> tg.Pipeline:
+    """The same operators under the same names; only the order in which the outputs are listed differs."""
+    stream = tg.from_source(source).named("events")
+    slow = stream.map_batches(lambda batch: batch).named("slow")
+    outputs = [stream.write(left).named("a"), slow.write(right).named("b")]
+    return tg.Pipeline("w", *reversed(outputs)) if swapped else tg.Pipeline("w", *outputs)
+
+
+@pytest.mark.parametrize("widths", [(2, 2), (2, 3)])
+def test_what_was_in_flight_finds_its_edge_when_edges_have_other_numbers(widths: tuple[int, int]) -> None:
+    """Replayed on another edge it would be in one output twice and in the other never (I1)."""
+    source = GatedSource(events(3_000), rows_per_poll=20, allowed=1_000)
+    left, right = MemorySink("left"), MemorySink("right")
+    first = World(two_sinks(source, left, right, swapped=False), widths[0], unaligned="always", credit_bytes=600)
+
+    def uneven() -> bool:
+        head = first.leader._machine.log.head
+        flying = {} if head is None else {entry.channel: entry.events for entry in head.inflight}
+        return flying.get(0, 0) != flying.get(1, 0)
+
+    first.until(uneven)
+    first.kill_leader()
+    source.allow()
+    second = World(two_sinks(source, left, right, swapped=True), widths[1], store=first.store)
+    second.finish()
+    assert left.rows() == right.rows() == rows_of(source.table)
+
+
+def mapped(source: GatedSource, sink: MemorySink, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> tg.Pipeline:
+    stream = tg.from_source(source).named("events").map_batches(function)
+    return tg.Pipeline("w", stream.write(sink).named("out"))
+
+
+def test_a_batch_in_the_hands_of_a_function_that_is_no_longer_there_is_not_forgotten() -> None:
+    """A function gets another name when its code changes; what its predecessor held belongs to nobody."""
+    source, sink = GatedSource(events(3_000), rows_per_poll=20, allowed=1_000), MemorySink()
+    first = World(mapped(source, sink, lambda batch: batch), 1, unaligned="always")
+
+    def holds() -> bool:
+        head = first.leader._machine.log.head
+        return head is not None and any(entry.runs for entry in head.operators)
+
+    first.until(holds)
+    first.kill_leader()
+    source.allow()
+    with pytest.raises(InvalidUseError, match=r"named\(\)"):
+        World(mapped(source, sink, lambda batch: batch.slice(0)), 1, store=first.store)
+    World(mapped(source, sink, lambda batch: batch), 1, store=first.store).finish()
+    assert sink.rows() == rows_of(source.table)
