@@ -201,10 +201,11 @@ def keeps_holding(self: Any) -> None:
         channel.held = held[channel.input_id]
 
 
-def records_events_only(self: Any, message: Any) -> None:
-    if isinstance(message, Event):
-        self.messages.append(message)
-        self.size_bytes += message.size_bytes
+def records_events_only(self: Any, messages: Any) -> None:
+    for message in messages:
+        if isinstance(message, Event):
+            self.messages.append(message)
+            self.size_bytes += message.size_bytes
 
 
 def overtakes_with_savepoints(self: Any, barrier: Any) -> bool:
@@ -276,7 +277,7 @@ MUTANTS = (
     Mutant("an ended subtask is reported before its end has left", OutputQueue, "end_queued",
            property(lambda self: False), TIGHT),
     Mutant("inputs stay held after the cut", UnalignedCheckpointer, "_let_go", keeps_holding, ALIGNED),
-    Mutant("watermarks are not recorded", ChannelRecording, "add", records_events_only,
+    Mutant("watermarks are not recorded", ChannelRecording, "add_all", records_events_only,
            test_unaligned.test_inflight_capture_multiple_channels),
     Mutant("a savepoint overtakes data", UnalignedCheckpointConfig, "keeps_aligned", overtakes_with_savepoints,
            test_unaligned.test_a_pinned_barrier_stays_aligned_where_the_start_is_not_known_yet),

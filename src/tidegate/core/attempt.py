@@ -223,6 +223,7 @@ def assemble(
             operators=tuple(entry for ack in acks for entry in ack.operators),
             sources=tuple(entry for ack in acks for entry in ack.sources),
             inflight=tuple(entry for ack in acks for entry in ack.inflight),
+            edges=shape.edges_of(entry.channel for ack in acks for entry in ack.inflight),
             committables=tuple(replace(c, epoch=c.epoch or attempt.epoch) for c in committables),
             objects=tuple(objects.values()),
             nodes=tuple(

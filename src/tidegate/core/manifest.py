@@ -179,7 +179,10 @@ class NodeStats:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointManifest:
     """Everything that a restore needs. Construction checks it; ``check_parent`` checks what it takes from its
-    parent."""
+    parent.
+
+    ``edges`` says for every channel number in ``inflight`` what it connects: a changed plan may number anew.
+    """
 
     job: str
     checkpoint_id: int
@@ -200,6 +203,7 @@ class CheckpointManifest:
     operators: tuple[OperatorSnapshotEntry, ...] = ()
     sources: tuple[SourceOffsetEntry, ...] = ()
     inflight: tuple[InFlightEntry, ...] = ()
+    edges: Mapping[str, object] = field(default_factory=dict)
     committables: tuple[CommittableEntry, ...] = ()
     objects: tuple[ObjectEntry, ...] = ()
     nodes: tuple[NodeStats, ...] = ()

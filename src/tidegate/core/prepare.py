@@ -129,6 +129,12 @@ class PlanShape:
     sinks: frozenset[str] = frozenset()
     channels: frozenset[ChannelShape] = frozenset()
     fingerprint: Mapping[str, object] = field(default_factory=dict)
+    edges: Mapping[int, str] = field(default_factory=dict)
+    """What each edge connects, in words that stay the same when the plan numbers its edges anew."""
+
+    def edges_of(self, channels: Iterable[int]) -> dict[str, object]:
+        """What these channels connect, as the manifest keeps it."""
+        return {str(channel): self.edges[channel] for channel in sorted(set(channels)) if channel in self.edges}
 
     def uncovered(self, nodes: Iterable[int]) -> tuple[int, ...]:
         """The subtasks that none of these nodes hosts."""
@@ -154,6 +160,18 @@ class PlanShape:
             if manifest.plan[operator] != self.fingerprint[operator]:
                 was, now = manifest.plan[operator], self.fingerprint[operator]
                 return f"operator {operator!r} was {was} and is now {now}"
+        return self._homeless(manifest)
+
+    def _homeless(self, manifest: CheckpointManifest) -> str | None:
+        """Rows in the checkpoint that no operator of this plan would take: leaving them out would lose them."""
+        advice = "name operators with .named() to keep their names across changes"
+        for entry in manifest.operators:
+            if entry.runs and entry.operator not in self.operators:
+                return f"operator {entry.operator!r} held rows and is no longer in the plan: {advice}"
+        known = set(self.edges.values())
+        for edge in manifest.edges.values():
+            if edge not in known:
+                return f"rows were in flight on the edge {edge}, which the plan does not have: {advice}"
         return None
 
     def _wanted(self, node: int) -> set[str]:

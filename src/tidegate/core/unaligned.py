@@ -346,7 +346,8 @@ class UnalignedCheckpointer(Generic[T]):
     def _refresh(self) -> None:
         """Bring ``_ready`` up to date; inputs that were in it keep their order."""
         ready = [channel for channel in self._ready if channel.is_readable]
-        ready += [c for c in self._channels.values() if c.is_readable and c not in ready]
+        there = {channel.input_id for channel in ready}
+        ready += [c for c in self._channels.values() if c.is_readable and c.input_id not in there]
         self._ready = deque(ready)
 
     # -- outcomes of the alignment ---------------------------------------------------------------------------

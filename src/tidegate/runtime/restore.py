@@ -20,6 +20,7 @@ from tidegate.plan.physical import AggregateSpec, Edge, JoinSpec, ProcessSpec, R
 from tidegate.runtime.assemble import Assembly
 from tidegate.runtime.operator import Restored, Run
 from tidegate.runtime.setup import NodeSetup
+from tidegate.runtime.shape import edge_text
 from tidegate.runtime.snapshotfile import crc32c, read_inflight, read_run
 from tidegate.runtime.task import StageTask
 from tidegate.state.keygroups import partition, range_of
@@ -107,13 +108,10 @@ class RestorePlan:
     # -- in-flight data --------------------------------------------------------------------------------------------
 
     def _replay(self, assembly: Assembly) -> dict[ChannelId, int]:
-        edges = {edge.id: edge for edge in self._setup.plan.edges}
         replayed: dict[ChannelId, int] = {}
         # Receivers' recordings first: a channel's input was ahead of its output.
         for entry in sorted(self._manifest.inflight, key=lambda e: (e.channel, e.direction, e.subtask, e.peer)):
-            edge = edges.get(entry.channel)
-            if edge is None:
-                raise ProtocolError(f"in-flight data of an edge that the plan does not have edge={entry.channel}")
+            edge = self._edge(entry.channel)
             for channel, messages in self._route(edge, entry):
                 task, input_id = assembly.inbound[channel]
                 for message in messages:
@@ -121,6 +119,14 @@ class RestorePlan:
                 events = sum(isinstance(message, Event) for message in messages)
                 replayed[channel] = replayed.get(channel, 0) + events
         return replayed
+
+    def _edge(self, number: int) -> Edge:
+        """The edge on which this was recorded: by what it connects, because the plan may have numbered its edges anew."""
+        text = self._manifest.edges.get(str(number))
+        for edge in self._setup.plan.edges:
+            if edge_text(edge) == text or (text is None and edge.id == number):
+                return edge
+        raise ProtocolError(f"in-flight data of an edge that the plan does not have edge={number} connects={text}")
 
     def _route(self, edge: Edge, entry: InFlightEntry) -> Iterator[tuple[ChannelId, Sequence[Message]]]:
         """The channels of this node that replay this entry, with what they replay of it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidegate.core.prepare import ChannelShape, PlanShape
 from tidegate.plan.physical import (
     AggregateSpec,
+    Edge,
     JoinSpec,
     MapSpec,
     PhysicalPlan,
@@ -33,4 +34,10 @@ def plan_shape(plan: PhysicalPlan, parallelism: int) -> PlanShape:
         sinks=frozenset(spec.name for spec in specs if isinstance(spec, SinkSpec)),
         channels=frozenset(channels),
         fingerprint=describe_state(plan),
+        edges={edge.id: edge_text(edge) for edge in plan.edges},
     )
+
+
+def edge_text(edge: Edge) -> str:
+    """What an edge connects. Its number depends on the order of outputs and on other branches; this does not."""
+    return f"{edge.source} -> {edge.target}:{edge.port}"
