@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +23,9 @@ from tidegate.runtime.address import Listening, is_loopback, is_this_machine, no
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.host import Launch, run_node
 from tidegate.runtime.local import ThreadGang
+from tidegate.wire.tcp import TcpTransport
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from certificates import Authority
 
@@ -79,11 +82,12 @@ def test_no_byte_of_the_rows_is_sent_in_the_clear(authority: Authority, monkeypa
     assert b"tidegate1" not in b"".join(sent)
 
 
-@pytest.mark.parametrize("what", ["another address", "another authority", "no certificate"])
+@pytest.mark.parametrize("what", ["another address", "another authority", "a stranger's certificate", "no certificate"])
 def test_a_node_that_is_not_trusted_does_not_join(authority: Authority, what: str) -> None:
     strangers = {
         "another address": authority.tls("127.0.0.1"),
         "another authority": Authority("somebody else").tls("127.0.0.1"),
+        "a stranger's certificate": stranger_of(authority),
         "no certificate": None,
     }
     driver = authority.tls("192.0.2.77" if what == "another address" else "127.0.0.1")
@@ -97,12 +101,42 @@ def test_a_node_that_is_not_trusted_does_not_join(authority: Authority, what: st
 
 def test_a_peer_that_is_not_trusted_gets_no_channel(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both may talk to the driver, but one shows its peer a certificate of somebody else."""
-    other = Authority("somebody else").tls("127.0.0.1")
     contexts = tg.Tls.contexts
-    mine = iter((authority.tls("127.0.0.1"), other))
+    mine = iter((authority.tls("127.0.0.1"), stranger_of(authority)))
     monkeypatch.setattr(tg.Tls, "contexts", lambda self: contexts(next(mine)))
     with pytest.raises(JobFailedError, match="no trusted connection with the peer"):
         run(tls=authority.tls("127.0.0.1"))
+
+
+@pytest.mark.parametrize("who", ["a stranger", "nobody", "one of us"])
+def test_a_node_speaks_only_to_who_shows_a_certificate(authority: Authority, who: str) -> None:
+    client = ssl.create_default_context(cadata=authority.pem.decode())
+    if who != "nobody":
+        own = authority.tls("127.0.0.1") if who == "one of us" else stranger_of(authority)
+        client = own.contexts().client
+    tls = authority.tls("127.0.0.1").contexts()
+    transport = TcpTransport(Silence(), secret=bytes(32), gang=1, tls=tls)
+    host, _, port = transport.address.rpartition(":")
+    words = b""
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=WAIT_S) as plain,
+            suppress(ssl.SSLError, ConnectionError),
+            client.wrap_socket(plain, server_hostname=host) as line,
+        ):
+            words = line.recv(1024)
+    finally:
+        transport.close()
+    assert (b"tidegate1" in words) is (who == "one of us")
+
+
+class Silence:
+    """No channel is ever open, so nothing is reported."""
+
+
+def stranger_of(authority: Authority) -> tg.Tls:
+    """Trusts the authority, but its own certificate is of another."""
+    return replace(Authority("somebody else").tls("127.0.0.1"), authority=authority.pem)
 
 
 def test_what_can_not_be_used_is_refused_with_its_name(authority: Authority, tmp_path: Path) -> None:
@@ -110,9 +144,10 @@ def test_what_can_not_be_used_is_refused_with_its_name(authority: Authority, tmp
     missing = tmp_path / "nowhere.pem"
     with pytest.raises(InvalidUseError, match=r"cannot read the key for TLS: .* path=.*nowhere\.pem"):
         replace(good, key=missing).contexts()
-    for broken in (replace(good, key=authority.tls("127.0.0.1").key), replace(good, certificate=b"?"), replace(good, authority=b"")):
+    another = authority.tls("127.0.0.1").key
+    for broken in ({"key": another}, {"certificate": b"?"}, {"authority": b""}):
         with pytest.raises(InvalidUseError, match="these can't be used together for TLS"):
-            broken.contexts()
+            replace(good, **broken).contexts()
     with pytest.raises(InvalidUseError, match="the certificate for TLS is a path or PEM bytes given=NoneType"):
         replace(good, certificate=None).contexts()
 

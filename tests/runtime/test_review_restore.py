@@ -77,3 +77,65 @@ def test_a_batch_in_the_hands_of_a_function_that_is_no_longer_there_is_not_forgo
         World(mapped(source, sink, lambda batch: batch.slice(0)), 1, store=first.store)
     World(mapped(source, sink, lambda batch: batch), 1, store=first.store).finish()
     assert sink.rows() == rows_of(source.table)
+
+
+# -- a store that fails for a while --------------------------------------------------------------------------------
+
+
+class Flaky:
+    """A store whose reads of objects fail as often as it was told."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.failures = 0
+
+    def get(self, path: str) -> bytes:
+        if self.failures and "/log/" not in path:
+            self.failures -= 1
+            raise RetryableError(f"503 path={path}")
+        return self._store.get(path)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def has_objects(leader: Leader) -> bool:
+    head = leader._machine.log.head
+    return head is not None and head.parent is not None and bool(head.objects)
+
+
+def flaky_world() -> tuple[World, Flaky, GatedSource, MemorySink]:
+    source, sink = GatedSource(events(3_000), rows_per_poll=20, allowed=1_000), MemorySink()
+    store = Flaky(open_store("memory://"))
+    pipeline = tg.Pipeline("w", counts(tg.from_source(source)).write(sink))
+    world = World(pipeline, 2, store=store, unaligned="always", credit_bytes=600)  # type: ignore[arg-type]
+    world.until(lambda: has_objects(world.leader))
+    return world, store, source, sink
+
+
+def test_a_store_that_does_not_answer_for_a_while_is_no_damage() -> None:
+    """Taken for damage, it would take published rows back and cut the newest checkpoints off for ever."""
+    world, store, source, sink = flaky_world()
+    store.failures = 3
+    head = world.leader._machine.log.head_epoch
+    world.kill_node(0)
+    world.until(lambda: world.gangs == 2)
+    assert store.failures == 0 and world.leader.skipped == ()
+    assert world.leader._machine.log.head_epoch in (head, None if head is None else head + 1)
+    source.allow()
+    world.finish()
+    assert found_counts(sink) == expected_counts(source.table) and not sink.hidden
+
+
+def test_a_store_that_never_answers_fails_the_job_and_changes_nothing() -> None:
+    world, store, source, sink = flaky_world()
+    store.failures = 1_000_000
+    world.kill_node(0)
+    while world.step():
+        pass
+    assert world.leader.status == "FAILED" and "503" in str(world.leader.error) and world.gangs == 1
+    store.failures = 0
+    source.allow()
+    world.lead()
+    world.finish()
+    assert found_counts(sink) == expected_counts(source.table) and not sink.hidden

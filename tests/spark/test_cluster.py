@@ -1,27 +1,85 @@
-"""A standalone cluster on this machine: a whole executor dies, and the result is exact."""
+"""A standalone cluster of two workers on this machine, used as a user would: submitted to, encrypted, without tidegate installed,
+and with an executor that dies.
+
+The tests that bring a driver of their own come first: a session takes all cores of the cluster until it is stopped.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import psutil
 import pyspark
 import pytest
-from conftest import END_WAIT_S, Start, start_session
 from pyspark.sql import SparkSession
 from workloads import BIDS, TUMBLING, Data
 
+from conftest import END_WAIT_S, OFTEN, Start, start_session
+from tidegate.errors import InvalidUseError, JobFailedError
+from tidegate.runtime.begin import JobOptions, begin
+from tidegate.spark.cluster import check_reachable
+from tidegate.spark.gang import SparkGang
 from tidegate.spark.session import find_java
+from tidegate.spark.ship import Answer, archive, inspector, needs_code
 from tidegate.testing.crash import wait_for_checkpoints, wait_for_nodes, wait_until
 
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from certificates import Authority
+
+SPARK_HOME = Path(pyspark.__file__).parent
 PATIENCE_S = 120.0
 EXECUTORS = 2
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+FILE = """
+    import pyarrow.compute as pc
+    import tidegate as tg
+
+    def doubled(batch):
+        return batch.set_column(batch.schema.get_field_index("value"), "value", pc.multiply(batch["value"], 2.0))
+
+    def halved(batch):
+        return batch.set_column(batch.schema.get_field_index("value"), "value", pc.divide(batch["value"], 2.0))
+
+    bids = tg.read_parquet({bids!r}, event_time="ts", out_of_orderness="2s").map_batches(doubled).map_batches(halved)
+    windows = bids.filter(tg.col("kind") != 0).key_by("key").window(tg.tumbling("10s"))
+    counted = windows.aggregate(n=tg.count(), total=tg.sum("value"), peak=tg.max("value"))
+    pipeline = tg.Pipeline("tumbling", counted.write_parquet({out!r}))
+
+    if __name__ == "__main__":
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.appName("bids").getOrCreate()
+        job = pipeline.start(spark, parallelism=3, store={store!r}, checkpoint=tg.CheckpointConfig(interval="200ms"))
+        job.await_termination()
+        print(job.status, job.metrics()["rows_in"])
+        spark.stop()
+"""
+
+HIDING = """
+    import sys
+
+    class Hidden:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in {hidden!r}:
+                raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+    def installed(folder):
+        import os
+        return os.path.isdir(os.path.join(folder, "tidegate"))
+
+    sys.path[:] = [folder for folder in sys.path if not installed(folder)]
+    sys.meta_path.insert(0, Hidden())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +99,140 @@ def cluster(jvm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         _end(started)
 
 
+@pytest.fixture
+def defaults(tmp_path: Path) -> dict[str, str]:
+    """The environment of a driver of its own, small and quick to start."""
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    lines = [
+        "spark.ui.enabled false",
+        "spark.executor.memory 512m",
+        "spark.driver.host 127.0.0.1",
+        f"spark.driver.extraJavaOptions {QUICK_JVM}",
+        f"spark.executor.extraJavaOptions {QUICK_JVM}",
+    ]
+    (folder / "spark-defaults.conf").write_text("\n".join(lines))
+    return {**_environment(), "SPARK_CONF_DIR": str(folder)}
+
+
 @pytest.fixture(scope="module")
 def spark(jvm: Path, cluster: str) -> Iterator[SparkSession]:
-    session = start_session(
-        jvm,
-        cluster,
-        **{
-            "spark.executor.cores": "2",
-            "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        },
-    )
+    conf = {"spark.executor.cores": "2", "spark.executor.memory": "512m", "spark.executor.extraJavaOptions": QUICK_JVM}
+    session = start_session(jvm, cluster, **conf)
+    wait_until("both executors", lambda: _executors(session) == EXECUTORS, PATIENCE_S)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """This Python, but it can't import tidegate."""
+    return hiding(tmp_path / "bare")
+
+
+# -- rules, without a cluster --------------------------------------------------------------------------------------
+
+
+def test_executors_elsewhere_and_a_driver_on_loopback_are_refused_at_once() -> None:
+    check_reachable("127.0.0.1", "127.0.0.1", ["127.0.0.1"])
+    check_reachable("203.0.113.1", "0.0.0.0", ["203.0.113.9"])
+    with pytest.raises(InvalidUseError, match=r"at 127\.0\.0\.1: give start\(\) bind='0\.0\.0\.0' .* executors=203\.0\.113\.9$"):
+        check_reachable("127.0.0.1", "127.0.0.1", ["127.0.0.1", "203.0.113.9"])
+    with pytest.raises(InvalidUseError, match=r"set spark\.driver\.host to this machine's address"):
+        check_reachable("localhost", "0.0.0.0", ["203.0.113.9"])
+
+
+def test_code_is_shipped_to_whoever_has_none_or_another() -> None:
+    assert not needs_code([Answer("a", (), "ours", False), Answer("b", (), "ours", True)], "ours")
+    assert needs_code([Answer("a", (), "ours", False), Answer("b", (), "", False)], "ours")
+    assert needs_code([Answer("a", (), "older", False)], "ours")
+    with pytest.raises(InvalidUseError, match=r"has imported another tidegate .* host=a"):
+        needs_code([Answer("a", (), "older", True)], "ours")
+    with pytest.raises(InvalidUseError, match="pip install grpcio google-crc32c host=b"):
+        needs_code([Answer("a", (), "", False), Answer("b", ("grpc", "google_crc32c"), "", False)], "ours")
+
+
+def test_the_archive_alone_runs_tidegate(bare: Path) -> None:
+    missing, code, loaded = inspector()(("pyarrow", "no_such_module", "no.such"))
+    assert (missing, loaded) == ("no_such_module no.such", True)
+    path = archive(code)
+    program = "import tidegate.spark.gang as g, pyspark_tidegate; print(g.__file__, g.__cached__)"
+    without = subprocess.run([bare, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert "No module named 'tidegate'" in without.stderr
+    program = f"import sys; sys.path.insert(1, {str(path)!r}); {program}"
+    answer = subprocess.run([bare, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert f"{path}/tidegate/spark/gang.pyc" in answer.stdout  # compiled already
+
+
+# -- a driver of its own -------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_submitted_and_its_result_is_exact(
+    cluster: str, defaults: dict[str, str], bare: Path, data: Data, tmp_path: Path
+) -> None:
+    """The executors run a Python without tidegate; the file's own functions travel with the job."""
+    environment = {**defaults, "PYSPARK_PYTHON": str(bare), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    command = [SPARK_HOME / "bin" / "spark-submit", "--master", cluster, pipeline_file(data, tmp_path)]
+    answer = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path
+    )
+    assert answer.returncode == 0, answer.stderr[-4000:]
+    assert answer.stdout.split() == ["FINISHED", str(BIDS)]
+    TUMBLING.check(data, tmp_path / "out")
+
+
+def test_the_command_runs_a_file_on_the_cluster(
+    cluster: str, defaults: dict[str, str], data: Data, tmp_path: Path
+) -> None:
+    options = ["--master", cluster, "--store", tmp_path / "store", "--interval", "200ms", "--bind", "0.0.0.0", "--json"]
+    command = [sys.executable, "-m", "tidegate.cli.main", "run", pipeline_file(data, tmp_path), *options]
+    answer = subprocess.run(
+        command, env=defaults, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path
+    )
+    assert answer.returncode == 0, answer.stderr[-4000:]
+    report = json.loads(answer.stdout.splitlines()[-1])
+    assert (report["status"], report["rows_in"], report["restarts"]) == ("FINISHED", BIDS, 0)
+    TUMBLING.check(data, tmp_path / "out")
+
+
+# -- one session ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_under_tls_at_the_addresses_that_spark_knows(start: Start, data: Data, tmp_path: Path) -> None:
+    """The certificates are made out to these addresses alone: dialling any other would fail."""
+    tls = Authority().tls("127.0.0.1")
+    job = start(TUMBLING.pipeline(data, tmp_path / "out"), parallelism=3, bind="0.0.0.0", tls=tls)
+    assert job.await_termination(PATIENCE_S)
+    assert job.metrics()["restarts"] == 0
+    TUMBLING.check(data, tmp_path / "out")
+
+
+def test_executors_that_lack_a_dependency_are_named_with_what_they_lack(
+    spark: SparkSession, start: Start, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = hiding(tmp_path / "lacking", "obstore", "grpc")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(lacking))
+    with pytest.raises(InvalidUseError, match="pip install obstore grpcio host="):
+        start(TUMBLING.pipeline(data, tmp_path / "out"))
+    assert not (tmp_path / "store").exists()
+
+
+def test_nodes_that_can_not_reach_the_driver_end_the_job_within_seconds(
+    spark: SparkSession, data: Data, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    plan = TUMBLING.pipeline(data, tmp_path / "out").physical(2)
+    options = JobOptions(2, checkpoint=OFTEN, store=str(tmp_path / "store"), advertise="127.0.0.2")
+    leader = begin(plan, SparkGang(spark, 2), options)
+    assert leader.ended.wait(PATIENCE_S)
+    assert isinstance(leader.error, JobFailedError)
+    assert re.search(r"node \d on 127\.0\.0\.1 never heard from the driver: .*address=127\.0\.0\.2:\d+", str(leader.error))
+    assert time.monotonic() - began < 30
 
 
 def test_an_executor_is_killed_and_the_result_is_exact(
     spark: SparkSession, start: Start, data: Data, tmp_path: Path
 ) -> None:
-    wait_until("both executors", lambda: _executors(spark) == EXECUTORS, PATIENCE_S)
     job = start(TUMBLING.pipeline(data, tmp_path / "out", seconds=8, parallelism=3), parallelism=3)
     wait_for_checkpoints(job, 3, PATIENCE_S)
     before = wait_for_nodes(job, timeout_s=PATIENCE_S)
@@ -79,19 +252,33 @@ def test_an_executor_is_killed_and_the_result_is_exact(
     TUMBLING.check(data, tmp_path / "out")
 
 
+def pipeline_file(data: Data, folder: Path) -> Path:
+    path = folder / "bids.py"
+    places = {"bids": str(data.bids), "out": str(folder / "out" / "0"), "store": str(folder / "store")}
+    path.write_text(dedent(FILE).format(**places))
+    return path
+
+
+def hiding(folder: Path, *modules: str) -> Path:
+    """This Python, but it can't import tidegate from where it is installed, nor these modules at all."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(dedent(HIDING).format(hidden=modules))
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexport PYTHONPATH="{folder}:$PYTHONPATH"\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def _environment() -> dict[str, str]:
+    java = find_java().resolve().parent.parent
+    return {**os.environ, "JAVA_HOME": str(java), "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+
+
 def _daemon(started: list[subprocess.Popen[bytes]], folder: Path, name: str, *options: str) -> Path:
     """Start a master or a worker; gives the file that it writes its log to."""
     log = folder / f"{len(started)}.log"
-    java = find_java().resolve().parent.parent
-    environment = {
-        **os.environ,
-        "JAVA_HOME": str(java),
-        "SPARK_HOME": str(SPARK_CLASS.parent.parent),
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *options]
+    environment = {**_environment(), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
+    command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *options]
     with log.open("wb") as file:
         started.append(subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=folder))
     return log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 from tidegate.core import events as ev
 from tidegate.core import orders as do
@@ -20,6 +21,9 @@ class Chores:
     def __init__(self, log_store: LogStore, publisher: Publisher) -> None:
         self._log = log_store
         self._publisher = publisher
+        self._lock = threading.Lock()
+        self._wanted: do.CollectGarbage | None = None
+        self._collecting = False
 
     def put(self, effect: do.PutEntry) -> ev.Event:
         answer: ev.PutAnswer
@@ -39,7 +43,27 @@ class Chores:
         except TidegateError as error:
             log.warning("the hint at the latest checkpoint could not be written: %s job=%s", error, self._log.paths.job)
 
-    def collect(self, effect: do.CollectGarbage) -> None:
+    def want_collected(self, effect: do.CollectGarbage) -> bool:
+        """Note the newest order, which says all that those before it said. True: ``collect_wanted`` has to be called.
+
+        A store that is slower to list than the job commits would pile up rounds otherwise.
+        """
+        with self._lock:
+            idle, self._wanted, self._collecting = not self._collecting, effect, True
+            return idle
+
+    def collect_wanted(self, _: None) -> None:
+        """Collect until nothing new is wanted."""
+        while (effect := self._next_wanted()) is not None:
+            self._collect(effect)
+
+    def _next_wanted(self) -> do.CollectGarbage | None:
+        with self._lock:
+            effect, self._wanted = self._wanted, None
+            self._collecting = effect is not None
+            return effect
+
+    def _collect(self, effect: do.CollectGarbage) -> None:
         paths, store = self._log.paths, self._log.store
         try:
             listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]

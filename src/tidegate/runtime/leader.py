@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any, assert_never
 
 from tidegate.clock import Clock
 from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.adapt import UnalignedStreak
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
 from tidegate.core.log import LogEntry, LogView
 from tidegate.core.prepare import PrepareAck
 from tidegate.core.resolve import (
@@ -33,7 +32,7 @@ from tidegate.core.resolve import (
     resolve,
 )
 from tidegate.core.restart import GiveUp, RestartAfter, RestartPolicy, Restarts
-from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, TidegateError
+from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, RetryableError, TidegateError
 from tidegate.runtime.chores import Chores
 from tidegate.runtime.commands import command
 from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection
@@ -41,6 +40,7 @@ from tidegate.runtime.host import Launch
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.report import added_up, committed
+from tidegate.runtime.requests import Requests
 from tidegate.runtime.savepoint import Savepoint
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.threads import Threads
@@ -52,6 +52,9 @@ log = logging.getLogger("tidegate")
 JOIN_LIMIT_MS = 60_000
 RETURN_LIMIT_MS = 8_000
 HISTORY_MAX = 1_000
+RESTORE_TRIES = 6
+RESTORE_RETRY_MS = 500
+"""How often a store that does not answer is asked what to restore, and the first wait; each wait is twice the one before."""
 PERMANENT_EXITS = ("ModuleNotFoundError", "SparkStopped", "InvalidUseError", "NodeUnreachable")
 
 
@@ -87,8 +90,7 @@ class Leader:
         self._gang: GangState | None = None
         self._restarts = Restarts(setup.restarts)
         self._choice: RestoreChoice = setup.restore
-        self._requests: dict[str, Future[int]] = {}
-        self._request_numbers = count(1)
+        self._requests = Requests()
         self._history: list[dict[str, Any]] = []
         self._committed = 0
         self._streak = UnalignedStreak()
@@ -136,6 +138,7 @@ class Leader:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
             self._handle(ev.LogRead(tuple(self._entries)))
+            self._entries = ()  # the coordinator keeps what may still be restored
             while not self._over:
                 now_ms = self._clock.now_ms()
                 self._timers.run_due(now_ms)
@@ -149,27 +152,27 @@ class Leader:
             self._wind_up()
 
     def _wind_up(self) -> None:
-        """Nothing of the job is left running behind its end."""
+        """Nothing of the job is left running behind its end, and whoever waits for it is told even if some of this fails."""
+        for step in (self._end_processes, self.on_end, self._threads.close):
+            try:
+                step()
+            except Exception:
+                log.exception("something may be left behind the job's end job=%s", self.job)
+        self._requests.close(f"the job has ended status={self.status} job={self.job}")
+        self.ended.set()
+
+    def _end_processes(self) -> None:
         if self._gang is not None:
             self._gang.stop("the job has ended")
         if not self._setup.launcher.join(RETURN_LIMIT_MS / 1000):
             self._setup.launcher.cancel()
             self._setup.launcher.join(RETURN_LIMIT_MS / 1000)
-        self.on_end()
-        self._threads.close()
-        for future in list(self._requests.values()):
-            future.set_exception(JobFailedError(f"the job has ended status={self.status} job={self.job}"))
-        self.ended.set()
 
     # -- what users ask --------------------------------------------------------------------------------------------
 
     def request_checkpoint(self, savepoint: str | None = None) -> Future[int]:
         """Ask for a checkpoint; the future gives its epoch."""
-        future: Future[int] = Future()
-        request = f"r{next(self._request_numbers)}"
-
-        # Registered before the look: the end answers all that are here, and a request behind it must not wait for ever.
-        self._requests[request] = future
+        request, future = self._requests.open()
         if self._over:
             raise InvalidUseError(f"the job has ended status={self.status} job={self.job}")
         self._mailbox.post(partial(self._handle, ev.TriggerRequested(request, savepoint)))
@@ -177,14 +180,14 @@ class Leader:
 
     def cancel_checkpoint(self, checkpoint_id: int) -> Future[None]:
         """Ask for a checkpoint's abort."""
-        future: Future[None] = Future()
+        request, future = self._requests.open()
 
         def cancel() -> None:
             try:
                 self._handle(ev.CancelRequested(checkpoint_id))
-                future.set_result(None)
+                self._requests.answer((request,), None)
             except TidegateError as error:
-                future.set_exception(error)
+                self._requests.answer((request,), error)
 
         self._mailbox.post(cancel)
         return future
@@ -202,8 +205,9 @@ class Leader:
             return
         self.status = "STOPPING"
         self._draining = drain
-        if drain and self._gang is not None:
-            self._gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
+        if drain:
+            if self._gang is not None:  # else the next one is told as soon as it runs
+                self._gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
             return
         self._stop_requested = True
         self._handle(ev.StopRequested())
@@ -318,7 +322,8 @@ class Leader:
             case do.WriteLatestHint():
                 self._later("hint", self._chores.write_hint, effect.epoch)
             case do.CollectGarbage():
-                self._later("garbage", self._chores.collect, effect)
+                if self._chores.want_collected(effect):
+                    self._later("garbage", self._chores.collect_wanted, None)
             case do.Publish():
                 self._later("sinks", self._chores.publish, effect)
             case do.Hide():
@@ -359,12 +364,23 @@ class Leader:
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 
-    def _choose_restore(self) -> None:
-        self._later("log", self._decide, None)
+    def _choose_restore(self, tries: int = RESTORE_TRIES) -> None:
+        self._later("log", self._decide, tries)
 
-    def _decide(self, _: None) -> ev.Event:
+    def _choose_again(self, tries: int, why: str) -> None:
+        wait_ms = RESTORE_RETRY_MS << (RESTORE_TRIES - 1 - tries)
+        log.warning("the store does not answer, looking again in %s ms: %s job=%s", wait_ms, why, self.job)
+        self._timers.at(self._clock.now_ms() + wait_ms, partial(self._choose_restore, tries))
+
+    def _decide(self, tries: int) -> ev.Event | None:
         # The coordinator waits for this answer and changes nothing meanwhile, so its own view of the log is as good as a new one.
-        decision = self._resolve(self._machine.log)
+        try:
+            decision = self._resolve(self._machine.log)
+        except RetryableError as error:
+            if tries <= 1:
+                raise
+            self._mailbox.post(partial(self._choose_again, tries - 1, str(error)))
+            return None
         self._choice = "latest"
         match decision:
             case StartFresh():
@@ -421,7 +437,7 @@ class Leader:
             return
         self._last_reports = {node: m.report for node, m in gang.members.items() if m.report} or self._last_reports
         self._gang = None
-        if self._stop_requested:
+        if self._stop_requested or self._machine.mode is Mode.FINISHING:  # nothing is left to restart it for
             self._handle(ev.GangLost(gang.number, "stopped"))
             return
         permanent = why is not None and why.startswith(PERMANENT_EXITS)
@@ -447,15 +463,15 @@ class Leader:
                 self._restarts.progressed()
                 self._watch_streak(effect.manifest.is_unaligned)
                 self._remember(committed(effect))
-                self._answer(effect.requests, effect.epoch)
+                self._requests.answer(effect.requests, effect.epoch)
             case do.CheckpointAborted():
                 log.warning("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
                 self._remember(
                     {"checkpoint_id": effect.checkpoint_id, "epoch": None, "status": "aborted", "reason": effect.reason}
                 )
-                self._answer(effect.requests, effect.error)
+                self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
-                self._answer((effect.request_id,), InvalidUseError(effect.reason))
+                self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))
 
     def _watch_streak(self, unaligned: bool) -> None:
         """Logged, not raised as a warning: this thread must outlive whoever turns warnings into errors."""
@@ -466,14 +482,6 @@ class Leader:
     def _remember(self, record: dict[str, Any]) -> None:
         self._history.append(record)
         del self._history[:-HISTORY_MAX]
-
-    def _answer(self, requests: Sequence[str], answer: int | Exception) -> None:
-        for request in requests:
-            future = self._requests.pop(request, None)
-            if future is not None and isinstance(answer, Exception):
-                future.set_exception(answer)
-            elif future is not None and not isinstance(answer, Exception):
-                future.set_result(answer)
 
     def _finish(self, status: str) -> None:
         self.status = status

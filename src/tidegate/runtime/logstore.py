@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidegate.core.log import LogEntry, LogView, decode_entry, encode_entry
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.paths import JobPaths, LogObject
-from tidegate.errors import RetryableError, TidegateError
+from tidegate.errors import CorruptDataError, RetryableError
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store
 
@@ -55,13 +55,17 @@ class LogStore:
 
 
 def objects_fault(store: Store, manifest: CheckpointManifest) -> str | None:
-    """What is wrong with a checkpoint's objects, reading all of their bytes; ``None``: nothing."""
+    """What is wrong with a checkpoint's objects, reading all of their bytes; ``None``: nothing.
+
+    A store that does not answer or refuses us says nothing about them: that is raised, because whoever takes it for damage goes
+    back to an older checkpoint for good.
+    """
     for entry in manifest.objects:
         try:
             data = store.get(entry.path)
         except FileNotFoundError:
             return f"an object is missing path={entry.path}"
-        except TidegateError as error:
+        except CorruptDataError as error:
             return f"an object can't be read: {error} path={entry.path}"
         if len(data) != entry.size_bytes or crc32c(data) != entry.crc32c:
             return f"an object is damaged path={entry.path} size={len(data)} expected={entry.size_bytes}"

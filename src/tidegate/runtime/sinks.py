@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, cast
@@ -12,6 +13,9 @@ from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Committable, Sink
 from tidegate.plan.physical import PhysicalPlan, SinkSpec
+
+
+log = logging.getLogger("tidegate")
 
 
 class Publisher:
@@ -59,12 +63,16 @@ class Publisher:
             self._sink(operator).hide(mine)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
 
     def sweep(self, gang: int, keep: Iterable[CommittableEntry]) -> None:
-        """Delete what gangs before this one staged and no manifest names."""
+        """Delete what gangs before this one staged and no manifest names. What can't be deleted waits for the next start."""
         kept = list(keep)
         for name, sink in self.sinks.items():
             sweep = getattr(sink, "sweep", None)
-            if sweep is not None:
+            if sweep is None:
+                continue
+            try:
                 sweep(gang, [entry.committable for entry in kept if entry.operator == name])
+            except Exception as error:
+                log.warning("what earlier gangs staged is left: %r sink=%s", error, name)
 
     def collected(self, name: str | None) -> pa.Table:
         """The committed rows of a collect sink, by its own or its operator's name."""

@@ -1,0 +1,50 @@
+"""Who waits for an answer of the leader. Every request is answered: by the leader, or by the end of the job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+from tidegate.errors import JobFailedError
+
+
+class Requests:
+    """Futures by request. Any thread opens, the leader's thread answers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, Future[Any]] = {}
+        self._numbers = count(1)
+        self._closed: str | None = None
+
+    def open(self) -> tuple[str, Future[Any]]:
+        """A new request. Behind the end of the job its future has failed already."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # nobody can take it back, so an answer always fits
+        with self._lock:
+            request = f"r{next(self._numbers)}"
+            if self._closed is None:
+                self._waiting[request] = future
+                return request, future
+        future.set_exception(JobFailedError(self._closed))
+        return request, future
+
+    def answer(self, requests: Iterable[str], answer: object) -> None:
+        """Tell whoever still waits: an exception is raised there, anything else is the result."""
+        for request in requests:
+            with self._lock:
+                future = self._waiting.pop(request, None)
+            if future is not None and isinstance(answer, Exception):
+                future.set_exception(answer)
+            elif future is not None:
+                future.set_result(answer)
+
+    def close(self, reason: str) -> None:
+        """The job has ended: nobody waits any longer."""
+        with self._lock:
+            self._closed = reason
+            waiting = list(self._waiting)
+        self.answer(waiting, JobFailedError(reason))

@@ -1,0 +1,127 @@
+"""What can go wrong around the leader: at its end, while it waits, and with what it leaves to others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from runtime_jobs import GatedSource, MemorySink, events, once, rows_of
+from runtime_world import World, WorldGang
+
+import tidegate as tg
+from tidegate.core.lead import Mode
+from tidegate.core.restart import RestartPolicy, Restarts
+from tidegate.errors import JobFailedError, RetryableError
+
+
+def plain(source: GatedSource, sink: MemorySink) -> tg.Pipeline:
+    return tg.Pipeline("w", tg.from_source(source).write(sink))
+
+
+def world_of(allowed: int | None = 300, **options: Any) -> tuple[World, GatedSource, MemorySink]:
+    source, sink = GatedSource(events(2_000), rows_per_poll=10, allowed=allowed), MemorySink()
+    return World(plain(source, sink), 2, **options), source, sink
+
+
+def run_out(world: World) -> None:
+    while world.step():
+        pass
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", ["cancel", "join", "on_end"])
+def test_whoever_waits_for_the_end_is_told_although_winding_up_fails(broken: str) -> None:
+    """Spark's driver may be gone by then: every call to it raises."""
+    world, _, _ = world_of(interval="1h")
+    world.until(lambda: world.leader.status == "RUNNING")
+    world.passes = lambda way, node, message: way == "down" or message.WhichOneof("body") != "prepared"
+    waiting = world.leader.request_checkpoint()
+
+    def gone(*args: Any) -> Any:
+        raise ConnectionRefusedError("the JVM is gone")
+
+    launcher: WorldGang = world.leader._setup.launcher  # type: ignore[assignment]
+    if broken == "on_end":
+        world.leader.on_end = gone
+    else:
+        launcher.join = lambda timeout_s: False  # type: ignore[method-assign]
+        setattr(launcher, broken, gone)
+    world.leader.fail("on purpose")
+    run_out(world)
+    assert world.leader.ended.is_set() and world.leader.status == "FAILED"
+    assert isinstance(waiting.exception(0), JobFailedError)
+
+
+def test_a_cancel_that_comes_with_or_after_the_end_is_answered() -> None:
+    world, _, _ = world_of(interval="1h")
+    world.until(lambda: world.leader.status == "RUNNING")
+    world.leader.fail("on purpose")
+    with_the_end = world.leader.cancel_checkpoint(7)
+    run_out(world)
+    after = world.leader.cancel_checkpoint(7)
+    assert with_the_end.done() and after.done()
+    assert isinstance(after.exception(), JobFailedError)
+
+
+def test_a_drain_asked_for_between_two_gangs_drains_the_next() -> None:
+    """Else the job would end without the rows that were read and not yet committed."""
+    world, source, _ = world_of(interval="1h")
+    world.until(lambda: source.given == 300)
+    world.kill_node(0)
+    world.until(lambda: world.leader.status == "RESTARTING" and world.leader._gang is None)
+    source.allow()
+    world.leader.stop(drain=True)
+    world.finish()
+    assert world.leader.status == "FINISHED"
+
+
+def test_a_gang_that_is_lost_behind_the_final_checkpoint_does_not_fail_the_job() -> None:
+    """Nothing is left to do for it, so it does not matter that no more restarts are allowed."""
+    world, source, sink = world_of(None)
+    world.leader._restarts = Restarts(RestartPolicy(limit=0, user_error_limit=0))
+    sink.on_commit = once(RetryableError("not now"), lambda epoch: world.leader._machine.mode is Mode.FINISHING)
+    world.until(lambda: world.leader._machine.mode is Mode.FINISHING)
+    world.kill_node(0)
+    world.kill_node(1)
+    world.finish()
+    assert sink.rows() == rows_of(source.table)
+
+
+# -- what is left to others ----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_swept_is_left_and_the_gang_starts() -> None:
+    world, source, sink = world_of()
+    swept: list[int] = []
+
+    def sweep(gang: int, keep: Any) -> None:
+        swept.append(gang)
+        raise RetryableError("the directory can't be listed")
+
+    sink.sweep = sweep  # type: ignore[attr-defined]
+    world.until(lambda: source.given == 300)
+    world.kill_node(0)
+    source.allow()
+    world.finish()
+    assert swept and sink.rows() == rows_of(source.table)
+
+
+def test_garbage_is_collected_one_round_at_a_time() -> None:
+    """A store that is slower to list than the job commits must not pile up rounds (I11)."""
+    world, _, _ = world_of(600)
+    garbage = world.leading.threads.executor("garbage")
+    garbage.run_one = lambda: None  # type: ignore[attr-defined]
+    world.until(lambda: world.leader._committed >= 12)
+    assert len(garbage.waiting) == 1  # type: ignore[attr-defined]
+
+
+def test_the_leader_does_not_keep_the_whole_log_in_memory() -> None:
+    world, _, _ = world_of(600, retain=2)
+    world.until(lambda: world.leader._committed >= 6)
+    world.kill_leader()
+    world.lead()
+    world.until(lambda: world.leader.status == "RUNNING")
+    assert len(world.leader._machine.log.held()) <= 3
+    assert not world.leader._entries
