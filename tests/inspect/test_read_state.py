@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,6 +17,7 @@ from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
 
 ROWS = 300
+SMALL = pa.schema([("ts", pa.int64()), ("key", pa.string()), ("value", pa.float64())])
 
 
 @pytest.fixture
@@ -148,3 +150,48 @@ def test_checkpoints_are_rows(data: Path, tmp_path: Path) -> None:
 )
 def test_types_are_found_again_by_how_they_print(kind: pa.DataType) -> None:
     assert inspect.type_of(str(kind)) == kind
+
+
+def test_running_aggregates_have_one_row_per_key_though_runs_replace_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    running = tg.read_parquet(folder, event_time="ts", continuous=True, schema=SMALL).key_by("key")
+    stream = running.aggregate(n=tg.count(), total=tg.sum("value")).named("running")
+    pipeline = tg.Pipeline("job", stream.write_parquet(tmp_path / "out"))
+    options = JobOptions(
+        parallelism=2, store=str(tmp_path / "store"), checkpoint=tg.CheckpointConfig(interval="1h")
+    )
+    job = Job(begin(pipeline.physical(2), ThreadGang(2), options))
+    for part in range(3):  # every key changes in every epoch, so older runs have rows that no longer count
+        rows = {"ts": [part * 10 + n for n in range(4)], "key": ["a", "b", "a", "c"], "value": [1.0, 2.0, 3.0, 4.0]}
+        pq.write_table(pa.table(rows, SMALL), folder / f".{part}.parquet")
+        (folder / f".{part}.parquet").rename(folder / f"{part}.parquet")
+        while job.metrics()["rows_in"] < 4 * (part + 1):
+            assert job.error is None, job.error
+        job.checkpoint()
+    job.stop()
+    table = tg.read_state(tmp_path / "store", "running").sort_by("key")
+    assert table.select(["key", "n", "total"]).to_pydict() == {
+        "key": ["a", "b", "c"],
+        "n": [6, 3, 3],
+        "total": [12.0, 6.0, 12.0],
+    }
+
+
+def test_keys_that_process_has_deleted_are_not_shown(data: Path, tmp_path: Path) -> None:
+    def keep_two(batch: pa.RecordBatch, state: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        kept = state.filter(pc.not_equal(state["key"], "k1"))
+        seen = kept.set_column(1, kept.schema.field(1), pc.fill_null(pc.add(kept["seen"], 1), 1))
+        return batch.select(["key"]), seen
+
+    state, output = pa.schema([("seen", pa.int64())]), pa.schema([("key", pa.string())])
+    store = stopped(watched(data).key_by("key").process(keep_two, state=state, output=output).named("kept"), tmp_path)
+    assert sorted(tg.read_state(store, "kept")["key"].to_pylist()) == ["k0", "k2"]
+
+
+def test_open_sessions_are_rows_with_their_bounds(data: Path, tmp_path: Path) -> None:
+    sessions = watched(data).key_by("key").window(tg.session("1h")).aggregate(n=tg.count())
+    store = stopped(sessions.named("sessions"), tmp_path)
+    table = tg.read_state(store, "sessions")
+    assert sorted(set(table["key"].to_pylist())) == ["k0", "k1", "k2"]
+    assert sum(table["n"].to_pylist()) == ROWS

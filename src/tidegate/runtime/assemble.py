@@ -97,15 +97,18 @@ class Assembly:
         """Let go of readers."""
         for task in self.tasks:
             if task.reader is not None:
-                task.reader.close()
+                self._close("a source's reader", task.reader)
 
     def close_writers(self) -> None:
         """Let go of writers, once their threads have ended. What they can't let go of is swept by the next gang."""
         for writer in self.writers:
-            try:
-                writer.close()
-            except Exception as error:
-                log.warning("a sink's writer could not be closed: %r job=%s", error, self.setup.plan.job)
+            self._close("a sink's writer", writer)
+
+    def _close(self, what: str, one: Reader | SinkWriter) -> None:
+        try:
+            one.close()
+        except Exception as error:
+            log.warning("%s could not be closed: %r job=%s", what, error, self.setup.plan.job)
 
 
 def assemble(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -83,17 +84,22 @@ def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str |
         origin=open_store(launch.restore_url) if launch.restore_url else None,
     )
     contact = FirstContact(node)
-    control = ControlClient(
-        launch.coordinator,
-        launch.secret,
-        on_message=contact.message,
-        on_lost=contact.lost,
-        credentials=None if launch.tls is None else launch.tls.channel_credentials(),
-        server_name=None if launch.tls is None else launch.tls.name,
-    )
+    with ExitStack() as undo:
+        undo.callback(node.abandon)
+        control = ControlClient(
+            launch.coordinator,
+            launch.secret,
+            on_message=contact.message,
+            on_lost=contact.lost,
+            credentials=None if launch.tls is None else launch.tls.channel_credentials(),
+            server_name=None if launch.tls is None else launch.tls.name,
+        )
+        undo.callback(control.close)
+        transport = _transport(launch, node, host)
+        undo.pop_all()  # from here on the node lets go of everything by itself
     name = socket.gethostname()
     try:
-        outcome = node.run(_transport(launch, node, host), control, pid=os.getpid(), host=name)
+        outcome = node.run(transport, control, pid=os.getpid(), host=name)
     finally:
         control.close()
     contact.check(index, host or name)

@@ -20,6 +20,7 @@ from tidegate.core.paths import JobPaths, LogObject
 from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError, NoCheckpoint
 from tidegate.plan.physical import Aggregate
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.operators.stored import current_rows
 from tidegate.runtime.snapshotfile import WATERMARK_KEY, crc32c, read_run
 from tidegate.state.partial import END, WINDOW, Layout, counted_partials, results
 from tidegate.store.base import Store
@@ -133,31 +134,28 @@ def read_state(found: Found, operator: str, subtasks: Iterable[int] | None = Non
     chosen = None if subtasks is None else set(subtasks)
     shape = _shape(found.manifest, operator)
     entries = [e for e in found.entries(operator) if chosen is None or e.subtask in chosen]
-    runs = [_run(found.store, run) for entry in entries for run in entry.runs]
+    runs = [batch for entry in entries for batch in _current(found, entry, shape)]
     if not runs:
-        return state_schema(found, operator).empty_table()
+        return _planned(shape).empty_table()
     layout = _layout(shape, runs[0].schema)
     if layout is not None:
         return _decoded(runs, layout, shape)
     return pa.concat_tables([_plain(run, shape) for run in runs], promote_options="default")
 
 
+def _current(found: Found, entry: OperatorSnapshotEntry, shape: dict[str, Any]) -> list[pa.RecordBatch]:
+    """The rows of one subtask that are state now: later runs may replace or take away rows of earlier ones."""
+    runs = [_run(found.store, run) for run in entry.runs]
+    columns = [name for run in runs for name in run.schema.names]
+    return current_rows(str(shape.get("kind")), _names_of(shape.get("keys", []), columns), runs)
+
+
 def state_schema(found: Found, operator: str) -> pa.Schema:
-    """The columns of an operator's state, from its first runs or, where it is empty, from the plan."""
-    shape = _shape(found.manifest, operator)
-    first: dict[int, pa.RecordBatch] = {}
+    """The columns of an operator's state, from the first subtask that has any or, where it is empty, from the plan."""
     for entry in found.entries(operator):
-        for run in entry.runs[:1] + entry.runs[-1:]:  # both sides of a join
-            batch = _run(found.store, run)
-            first.setdefault(hash(tuple(batch.schema.names)), batch)
-    if not first:
-        return _planned(shape)
-    batches = list(first.values())
-    layout = _layout(shape, batches[0].schema)
-    if layout is not None:
-        return _decoded(batches[:1], layout, shape).schema
-    tables = [_plain(batch, shape).slice(0, 0) for batch in batches]
-    return pa.concat_tables(tables, promote_options="default").schema
+        if entry.runs:
+            return read_state(found, operator, [entry.subtask]).schema
+    return _planned(_shape(found.manifest, operator))
 
 
 def _shape(manifest: CheckpointManifest, operator: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ credit goes, runs timers, and waits on one mailbox when there is nothing to do. 
 from __future__ import annotations
 
 import json
+import logging
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,8 @@ from tidegate.runtime.timers import Timers
 from tidegate.store.base import Store
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.transport import ChannelId, Transport
+
+log = logging.getLogger("tidegate")
 
 IDLE_WAIT_MS = 5
 IDLE_WAIT_MAX_MS = 50
@@ -180,12 +183,21 @@ class Node:
         )
         self._control.send(pb.NodeMessage(failed=failed))
 
+    def abandon(self) -> None:
+        """Let go of everything that a node has before ``run``: its lines could not be opened."""
+        self._each(self._assembly.close, self._threads.close, self._assembly.close_writers)
+
+    def _each(self, *steps: Callable[[], None]) -> None:
+        """All of these, whatever some of them raise: the process lives on and must not collect what nodes leave behind."""
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                log.warning("a node could not let go of something: %r job=%s", error, self._setup.plan.job)
+
     def _close(self) -> None:
-        self._say_progress()
-        self._assembly.close()
-        self._transport.close()
-        self._threads.close()
-        self._assembly.close_writers()
+        self._each(self._say_progress, self._assembly.close, self._transport.close)
+        self._each(self._threads.close, self._assembly.close_writers)
         self._control.send(pb.NodeMessage(stopped=pb.Stopped(gang=self._setup.gang)))
 
     # -- channels --------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Committable, Sink
 from tidegate.plan.physical import PhysicalPlan, SinkSpec
 
-
 log = logging.getLogger("tidegate")
 
 
