@@ -99,13 +99,16 @@ def test_a_node_that_is_not_trusted_does_not_join(authority: Authority, what: st
         run(stranger, tls=driver)
 
 
-def test_a_peer_that_is_not_trusted_gets_no_channel(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both may talk to the driver, but one shows its peer a certificate of somebody else."""
+def test_a_peer_that_is_not_trusted_gets_no_channel(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both may talk to the driver, but one shows its peer a certificate of somebody else. Which of them says so first is luck."""
     contexts = tg.Tls.contexts
     mine = iter((authority.tls("127.0.0.1"), stranger_of(authority)))
     monkeypatch.setattr(tg.Tls, "contexts", lambda self: contexts(next(mine)))
-    with pytest.raises(JobFailedError, match=r"no trusted connection with the peer|alert unknown ca"):
+    with pytest.raises(JobFailedError):
         run(tls=authority.tls("127.0.0.1"))
+    assert "refused a data connection: no trusted connection with the peer" in caplog.text
 
 
 @pytest.mark.parametrize("who", ["a stranger", "nobody", "one of us"])

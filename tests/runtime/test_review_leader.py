@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,9 +10,14 @@ from runtime_jobs import GatedSource, MemorySink, events, once, rows_of
 from runtime_world import World, WorldGang
 
 import tidegate as tg
+from tidegate.core import log
 from tidegate.core.lead import Mode
+from tidegate.core.log import LogView
 from tidegate.core.restart import RestartPolicy, Restarts
 from tidegate.errors import JobFailedError, RetryableError
+from tidegate.spark.gang import STOPPED, SparkGang
+from tidegate.store.open import open_store
+from tidegate.wire.control import ControlSettings
 
 
 def plain(source: GatedSource, sink: MemorySink) -> tg.Pipeline:
@@ -125,3 +131,70 @@ def test_the_leader_does_not_keep_the_whole_log_in_memory() -> None:
     world.until(lambda: world.leader.status == "RUNNING")
     assert len(world.leader._machine.log.held()) <= 3
     assert not world.leader._entries
+
+
+def test_what_a_commit_costs_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that commits every second has millions of entries after a month."""
+    world, _, _ = world_of(600, retain=2)
+    world.until(lambda: world.leader._committed >= 25)
+    walked: list[int] = []
+    lineage = LogView.lineage
+
+    def counted(self: LogView) -> Iterator[int]:
+        for epoch in lineage(self):
+            walked.append(epoch)
+            yield epoch
+
+    monkeypatch.setattr(LogView, "lineage", counted)
+    before = world.leader._committed
+    world.until(lambda: world.leader._committed > before)
+    assert 0 < len(walked) < 12
+
+
+def test_a_checkpoint_that_is_stored_can_also_be_sent_to_the_nodes_that_restore_it() -> None:
+    assert ControlSettings().max_message_bytes > log.ENTRY_BYTES_MAX
+
+
+def test_the_death_of_sparks_driver_process_is_reported() -> None:
+    """Every call into a JVM that is gone raises; the leader must hear of the exit all the same."""
+
+    class Context:
+        master = "local[2]"
+
+        def __getattr__(self, name: str) -> Any:
+            raise ConnectionRefusedError("the JVM is gone")
+
+    class Session:
+        sparkContext = Context()
+
+    heard: list[str | None] = []
+    gang = SparkGang(Session(), 2)  # type: ignore[arg-type]
+    launch = world_of()[0]._launch(3)
+    gang._run("group", launch, heard.append)
+    gang.cancel()
+    gang.start(launch, heard.append)
+    assert gang.join(5) and heard == [STOPPED, STOPPED]
+
+
+@pytest.mark.parametrize("verb", ["list", "delete", "put"])
+@pytest.mark.parametrize("error", [FileNotFoundError("no such bucket now"), RetryableError("503")])
+def test_garbage_and_hints_that_fail_do_not_fail_the_job(verb: str, error: Exception) -> None:
+    """Both are only tidiness: the next commit does them again."""
+    store: Any = open_store("memory://")
+    real = getattr(store, verb)
+    failures: list[str] = []
+
+    def fails(place: Any, *rest: Any) -> Any:
+        if verb == "put" and not str(place).endswith("_latest"):
+            return real(place, *rest)
+        if "/log" in str(place):
+            return real(place, *rest)
+        failures.append(str(place))
+        raise error
+
+    setattr(store, verb, fails)
+    world, source, sink = world_of(600, store=store, unaligned="always", credit_bytes=600)
+    world.until(lambda: world.leader._committed >= 5 and failures)
+    source.allow()
+    world.finish()
+    assert sink.rows() == rows_of(source.table)

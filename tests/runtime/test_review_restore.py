@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts, rows_of
+from runtime_jobs import (
+    GatedSource,
+    Jobs,
+    MemorySink,
+    counts,
+    events,
+    expected_counts,
+    found_counts,
+    rows_of,
+    until,
+)
 from runtime_world import World
 
 import tidegate as tg
@@ -139,3 +150,50 @@ def test_a_store_that_never_answers_fails_the_job_and_changes_nothing() -> None:
     world.lead()
     world.finish()
     assert found_counts(sink) == expected_counts(source.table) and not sink.hidden
+
+
+# -- savepoints ----------------------------------------------------------------------------------------------------
+
+
+def test_a_savepoint_is_there_when_the_sinks_show_what_it_counts_as_done(jobs: Jobs) -> None:
+    """Its copy starts other jobs, and those publish nothing of what this one staged."""
+    source, sink = GatedSource(events(2_000), rows_per_poll=20, allowed=300), MemorySink()
+    pipeline = tg.Pipeline("w", tg.from_source(source).write(sink))
+    job = jobs.start(pipeline, 2)
+    until(lambda: source.given == 300)
+    asked = threading.Event()
+
+    def refuse(epoch: int) -> None:
+        asked.set()
+        raise RetryableError("the directory is not reachable")
+
+    sink.on_commit = refuse
+    with pytest.raises(TimeoutError):
+        job.savepoint(str(jobs.path / "saved"), timeout="300ms")
+    assert asked.is_set() and not (jobs.path / "saved").exists()
+    sink.on_commit = lambda epoch: None
+    job.savepoint(str(jobs.path / "saved"))
+    assert len(sink.rows()) == 300
+    job.stop()
+    jobs.store = str(jobs.path / "another")
+    source.allow()
+    jobs.finish(pipeline, 2, savepoint=str(jobs.path / "saved"))
+    assert sink.rows() == rows_of(source.table)
+
+
+def test_what_is_secret_in_the_address_of_a_savepoint_is_kept_nowhere(jobs: Jobs) -> None:
+    """Credentials may be in a URL's query. The log stays for ever, and errors go into logs."""
+    url = "memory://review-savepoint?secret_access_key=hush"
+    source, sink = GatedSource(events(200), allowed=100), MemorySink()
+    job = jobs.start(tg.Pipeline("w", tg.from_source(source).write(sink)), 1)
+    job.savepoint(url)
+    stored = b"".join(path.read_bytes() for path in jobs.path.rglob("*") if path.is_file())
+    assert b"review-savepoint" in stored and b"hush" not in stored
+    assert "review-savepoint" in str(job.checkpoints()) and "hush" not in str(job.checkpoints())
+    with pytest.raises(InvalidUseError, match="savepoint already") as again:
+        job.savepoint(url)
+    with pytest.raises(InvalidUseError, match="no savepoint") as missing:
+        jobs.start(tg.Pipeline("v", tg.from_source(source).write(sink)), 1, savepoint=url.replace("review", "no"))
+    with pytest.raises(InvalidUseError, match="different places") as differing:
+        tg.CheckpointConfig(interval="1s", data_dir="/tmp/x").place("s3://b/x?secret_access_key=hush")
+    assert "hush" not in f"{again.value} {missing.value} {differing.value}"

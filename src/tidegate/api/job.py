@@ -9,7 +9,7 @@ import pyarrow as pa
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
 from tidegate.runtime.leader import Leader
-from tidegate.runtime.savepoint import write_savepoint
+from tidegate.runtime.savepoint import shown_place, write_savepoint
 
 STOP_WAIT_S = 60.0
 
@@ -66,7 +66,8 @@ class Job:
         ``Pipeline.start(restore=path)`` starts from the copy, in any store, at any parallelism.
         """
         self._need_checkpoints("savepoint()")
-        epoch = self._leader.request_checkpoint(savepoint=path or "").result(parse_duration_ms(timeout) / 1000)
+        name = "" if path is None else shown_place(path)
+        epoch = self._leader.request_checkpoint(savepoint=name).result(parse_duration_ms(timeout) / 1000)
         if path is not None:
             write_savepoint(self._leader.log, epoch, path)
         return epoch

@@ -84,6 +84,9 @@ class Pipeline:
         ``restore`` is ``"latest"``, ``"none"``, an epoch or the path of a savepoint. ``overwrite=True`` lets
         ``restore="none"`` clear sinks that already have rows. Everything that can be checked is checked
         first.
+
+        Options: ``bind``, the address where the driver listens for nodes, or ``"0.0.0.0"`` on a cluster;
+        ``tls``, a ``Tls`` that encrypts all channels; ``spool``, a directory for rows that go to the driver.
         """
         self._check_start(parallelism, checkpoint, restore)
         from tidegate.api.start import start_job

@@ -143,7 +143,7 @@ class CheckpointConfig:
         if store is not None and self.data_dir is not None and _local(store) != _local(str(self.data_dir)):
             raise InvalidUseError(
                 "store and data_dir name different places: give only one "
-                f"store={store!r} data_dir={str(self.data_dir)!r}"
+                f"store={store.partition('?')[0]!r} data_dir={str(self.data_dir).partition('?')[0]!r}"
             )
         return store if store is not None else str(self.data_dir)
 

@@ -250,6 +250,10 @@ class Leader:
                 assert_never(event)
         self.metrics.stale_messages += not known
 
+    def is_public(self, epoch: int) -> bool:
+        """True when sinks have confirmed all that manifests up to this epoch named."""
+        return all(entry.epoch > epoch for entry in self._publisher.carried())
+
     # -- what follows from it all
 
     def _advance(self, now_ms: int) -> None:

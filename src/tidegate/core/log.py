@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import takewhile
 from typing import Literal, TypeAlias
 
 from tidegate.core.codec import build, encode, parse
@@ -18,7 +19,8 @@ from tidegate.core.manifest import FORMAT_VERSION, CheckpointManifest, Committab
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 DIGEST = "sha256"
-ENTRY_BYTES_MAX = 256 * 1024 * 1024
+ENTRY_BYTES_MAX = 60 * 1024 * 1024
+"""Less than a control message may have: a manifest that could be stored and not be sent could never be restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +169,11 @@ class LogView:
 
     def restorables(self) -> tuple[CheckpointManifest, ...]:
         """What a restore may go back to, newest first. Further back the sinks could not be put right again."""
-        reach = [epoch for epoch in self.lineage() if epoch >= self.oldest_restorable]
-        return tuple(self._manifests[epoch] for epoch in reach)
+        return tuple(self._manifests[epoch] for epoch in self._lineage_from(self.oldest_restorable))
+
+    def _lineage_from(self, oldest: int) -> Iterator[int]:
+        """The part of the lineage that is not older; the rest of it, which grows for ever, is not walked."""
+        return takewhile(lambda epoch: epoch >= oldest, self.lineage())
 
     def restorable(self, epoch: int) -> CheckpointManifest:
         """The manifest of an epoch that a restore may go back to, or ``InvalidUseError`` saying why not."""
@@ -177,7 +182,7 @@ class LogView:
         if epoch < self.oldest_restorable:
             oldest = self.oldest_restorable
             raise InvalidUseError(f"this checkpoint is no longer retained epoch={epoch} oldest={oldest}")
-        if epoch not in set(self.lineage()):
+        if epoch not in self._lineage_from(epoch):
             raise InvalidUseError(
                 f"a later restore left this checkpoint behind epoch={epoch} head={self.head_epoch}"
             )

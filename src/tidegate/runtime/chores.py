@@ -40,7 +40,7 @@ class Chores:
     def write_hint(self, epoch: int) -> None:
         try:
             self._log.store.put(self._log.paths.latest, str(epoch).encode())
-        except TidegateError as error:
+        except (TidegateError, OSError) as error:
             log.warning("the hint at the latest checkpoint could not be written: %s job=%s", error, self._log.paths.job)
 
     def want_collected(self, effect: do.CollectGarbage) -> bool:
@@ -68,7 +68,7 @@ class Chores:
         try:
             listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
             store.delete(garbage(paths, listed, effect.keep, effect.bound))
-        except TidegateError as error:
+        except (TidegateError, OSError) as error:
             log.warning("garbage was left for the next time: %s job=%s", error, self._log.paths.job)
 
     def publish(self, effect: do.Publish) -> ev.Event:

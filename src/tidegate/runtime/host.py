@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tidegate.clock import Clock, SystemClock
-from tidegate.errors import NodeUnreachable
+from tidegate.errors import FencedError, NodeUnreachable
 from tidegate.runtime.address import LOOPBACK, node_listening
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.node import Node
@@ -53,7 +53,7 @@ class FirstContact:
         self._node.control_message(message)
 
     def lost(self, reason: Exception) -> None:
-        if not self._heard and isinstance(reason, NodeUnreachable):
+        if not self._heard and not isinstance(reason, FencedError):
             self._unreachable = reason
         self._node.control_lost(reason)
 

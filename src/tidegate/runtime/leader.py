@@ -312,6 +312,7 @@ class Leader:
             return
         for effect in effects:
             self._perform(effect)
+        self._requests.published(self._machine.is_public)
 
     def _perform(self, effect: do.Effect) -> None:
         match effect:
@@ -461,9 +462,11 @@ class Leader:
             case do.CheckpointCompleted():
                 self._committed += 1
                 self._restarts.progressed()
-                self._watch_streak(effect.manifest.is_unaligned)
+                if warning := self._streak.committed(effect.manifest.is_unaligned):
+                    # Not raised as a warning: this thread must outlive whoever turns warnings into errors.
+                    log.warning("ThresholdTooLow: %s job=%s", warning, self.job)
                 self._remember(committed(effect))
-                self._requests.answer(effect.requests, effect.epoch)
+                self._requests.committed(effect.requests, effect.epoch, wait=effect.manifest.is_savepoint)
             case do.CheckpointAborted():
                 log.warning("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
                 self._remember(
@@ -472,12 +475,6 @@ class Leader:
                 self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
                 self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))
-
-    def _watch_streak(self, unaligned: bool) -> None:
-        """Logged, not raised as a warning: this thread must outlive whoever turns warnings into errors."""
-        warning = self._streak.committed(unaligned)
-        if warning is not None:
-            log.warning("ThresholdTooLow: %s job=%s", warning, self.job)
 
     def _remember(self, record: dict[str, Any]) -> None:
         self._history.append(record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
@@ -19,6 +19,7 @@ class Requests:
         self._waiting: dict[str, Future[Any]] = {}
         self._numbers = count(1)
         self._closed: str | None = None
+        self._unpublished: dict[int, tuple[str, ...]] = {}
 
     def open(self) -> tuple[str, Future[Any]]:
         """A new request. Behind the end of the job its future has failed already."""
@@ -41,6 +42,21 @@ class Requests:
                 future.set_exception(answer)
             elif future is not None:
                 future.set_result(answer)
+
+    def committed(self, requests: Iterable[str], epoch: int, *, wait: bool) -> None:
+        """A checkpoint is in the log. ``wait``: its askers are told when the sinks show it.
+
+        A savepoint starts other jobs, which publish nothing of what this one staged.
+        """
+        if wait:
+            self._unpublished[epoch] = tuple(requests)
+        else:
+            self.answer(requests, epoch)
+
+    def published(self, is_public: Callable[[int], bool]) -> None:
+        """The sinks may show more than before."""
+        for epoch in [epoch for epoch in self._unpublished if is_public(epoch)]:
+            self.answer(self._unpublished.pop(epoch), epoch)
 
     def close(self, reason: str) -> None:
         """The job has ended: nobody waits any longer."""

@@ -28,6 +28,15 @@ class Savepoint:
     manifest: CheckpointManifest
 
 
+def shown_place(url: str) -> str:
+    """Where a savepoint is, without the credentials that the URL may have: for the log, which stays for ever, and for people."""
+    if "://" not in url:
+        return url
+    from tidegate.store.objects import bare_url  # late: it loads the clients of remote stores
+
+    return bare_url(url)
+
+
 def write_savepoint(log: LogStore, epoch: int, url: str) -> None:
     """Copy a committed checkpoint. Blocks. A savepoint that is there already is refused, whatever it holds."""
     entry = log.entry(epoch)
@@ -45,20 +54,20 @@ def copy_checkpoint(store: Store, manifest: CheckpointManifest, url: str) -> Non
             raise CorruptDataError(f"an object of the checkpoint is damaged path={entry.path}", path=entry.path)
         target.put(entry.path, data)
     if not target.create(MANIFEST, manifest.to_json()):
-        raise InvalidUseError(f"there is a savepoint already, choose another place path={url}")
+        raise InvalidUseError(f"there is a savepoint already, choose another place path={shown_place(url)}")
 
 
 def read_savepoint(url: str, shape: PlanShape) -> Savepoint:
     """Open a savepoint and check all of it against its checksums and the plan. Blocks."""
     store = open_store(url)
     try:
-        manifest = CheckpointManifest.from_json(store.get(MANIFEST), f"{url}/{MANIFEST}")
+        manifest = CheckpointManifest.from_json(store.get(MANIFEST), f"{shown_place(url)}/{MANIFEST}")
     except FileNotFoundError as error:
-        raise InvalidUseError(f"there is no savepoint at this place path={url}") from error
+        raise InvalidUseError(f"there is no savepoint at this place path={shown_place(url)}") from error
     difference = shape.difference(manifest)
     if difference is not None:
-        raise InvalidUseError(f"the savepoint does not fit the plan: {difference} path={url}")
+        raise InvalidUseError(f"the savepoint does not fit the plan: {difference} path={shown_place(url)}")
     fault = objects_fault(store, manifest)
     if fault is not None:
-        raise CorruptDataError(f"the savepoint is damaged: {fault}", path=url)
+        raise CorruptDataError(f"the savepoint is damaged: {fault}", path=shown_place(url))
     return Savepoint(url, manifest)

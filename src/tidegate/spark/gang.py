@@ -99,7 +99,10 @@ def use_this_python(spark: SparkSession) -> None:
 def is_stopped(spark: SparkSession) -> bool:
     """The session's context is gone: nothing can be submitted or cancelled any more."""
     context: Any = spark.sparkContext
-    return context._jsc is None or bool(context._jsc.sc().isStopped())
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except Exception:  # the JVM itself is gone, and py4j raises whatever the broken socket raised
+        return True
 
 
 def busy(spark: SparkSession) -> int:
