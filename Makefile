@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/tidegate demo
 
 lint: setup
-	$(BIN)/ruff check src tests bench tools
+	$(BIN)/ruff check src tests tools
 
 type: setup
 	$(BIN)/mypy
