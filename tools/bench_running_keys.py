@@ -1,6 +1,6 @@
 """Running aggregates with many keys: rows per second, bytes per key, and the pause at a barrier.
 
-    python bench/running_keys.py [keys]
+    python tools/bench_running_keys.py [keys]
 
 Times are CPU time of the one thread that works, so that a busy machine changes them little.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +12,18 @@ from runtime_world import World, WorldGang
 
 import tidegate as tg
 from tidegate.core import log
+from tidegate.core.events import LogRead
 from tidegate.core.lead import Mode
 from tidegate.core.log import LogView
 from tidegate.core.restart import RestartPolicy, Restarts
 from tidegate.errors import JobFailedError, RetryableError
+from tidegate.runtime.gang import GangState
+from tidegate.runtime.leader import STOP_LIMIT_MS
+from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.threads import ThreadPools
 from tidegate.spark.gang import STOPPED, SparkGang
 from tidegate.store.open import open_store
+from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.control import ControlSettings
 
 
@@ -198,3 +205,73 @@ def test_garbage_and_hints_that_fail_do_not_fail_the_job(verb: str, error: Excep
     source.allow()
     world.finish()
     assert sink.rows() == rows_of(source.table)
+
+
+# -- functions that never return -----------------------------------------------------------------------------------
+
+
+def test_a_job_whose_sink_never_answers_can_be_stopped() -> None:
+    """What it has not published is in the log, and the next start publishes it."""
+    world, source, sink = world_of()
+    world.until(lambda: sink.rows())
+    shown = len(sink.rows())
+    sink.on_commit = lambda epoch: (_ for _ in ()).throw(RetryableError("the directory is not reachable"))
+    source.allow(100)
+    world.until(lambda: world.leader._machine._publisher.backlog > 2)
+    begun = world.clock.at_ms
+    world.leader.stop()
+    run_out(world)
+    assert world.leader.status == "FAILED" and "next start" in str(world.leader.error)
+    assert world.clock.at_ms - begun <= STOP_LIMIT_MS + 5_000 and len(sink.rows()) == shown
+    sink.on_commit = lambda epoch: None
+    source.allow()
+    world.lead()
+    world.finish()
+    assert sink.rows() == rows_of(source.table)
+
+
+def test_threads_that_do_not_return_are_left_after_a_while() -> None:
+    stuck, begun = threading.Event(), threading.Event()
+    pools = ThreadPools("review", close_limit_s=0.05)
+
+    def never() -> None:
+        begun.set()
+        stuck.wait(10)
+
+    pools.executor("a").submit(never)
+    dropped = pools.executor("a").submit(never)
+    assert begun.wait(5)
+    closing = threading.Thread(target=pools.close)
+    closing.start()
+    closing.join(5)
+    assert not closing.is_alive() and dropped.cancelled() and not stuck.is_set()
+    stuck.set()
+
+
+# -- late and large ------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_joins_a_gang_that_is_already_over_is_sent_home() -> None:
+    """Else it would wait for a welcome that never comes, or be welcomed to peers that are gone, until force ends it."""
+
+    class Line:
+        def __init__(self, node: int) -> None:
+            self.hello = pb.Hello(node=node, gang=3, address=f"host:{node}", pid=1, host="host")
+            self.heard: list[str] = []
+
+        def send(self, message: pb.CoordinatorMessage) -> None:
+            self.heard.append(str(message.WhichOneof("body")))
+
+    gang, first, late = GangState(3, 2, None), Line(0), Line(1)
+    gang.join(first.hello, first)
+    gang.stop("another node failed")
+    assert not gang.join(late.hello, late)
+    assert first.heard == late.heard == ["stop"] and gang.node_of(late) is None
+
+
+def test_the_story_of_a_start_does_not_spell_out_the_whole_log() -> None:
+    """The text of every manifest that ever was may be larger than memory."""
+    world, _, _ = world_of(600)
+    world.until(lambda: world.leader._committed >= 3)
+    entries = tuple(LogStore(world.store, "w").read())
+    assert len(entries) >= 4 and len(repr(LogRead(entries))) < 200

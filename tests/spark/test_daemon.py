@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import psutil
-from conftest import Start
 from workloads import TUMBLING, Data
 
 import tidegate as tg
+from conftest import Start
 from tidegate.spark import daemon
 from tidegate.testing.crash import kill_node, wait_for_checkpoints, wait_for_status
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import OFTEN, Start
 from poison import explode, wrong_columns
 from pyspark.sql import SparkSession
 from workloads import TUMBLING, TWO_SINKS, Data, read
 
 import tidegate as tg
+from conftest import OFTEN, Start
 from tidegate.api.job import Job
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.testing.crash import wait_for_checkpoints, wait_for_status, wait_until

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from conftest import Start
 from workloads import BIDS, TUMBLING, TWO_COPIES, TWO_SINKS, Data
 
 import tidegate as tg
+from conftest import Start
 from tidegate.api.job import Job
 from tidegate.errors import TidegateError
 from tidegate.testing.crash import assert_same_rows, kill_node, read_output, wait_for_checkpoints, wait_until

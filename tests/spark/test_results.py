@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Start
 from workloads import WORKLOADS, Data, Workload
 
+from conftest import Start
 from tidegate.spark import daemon
 from tidegate.testing.crash import kill_at_random, wait_for_checkpoints
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import OFTEN, start_session
 
 import tidegate as tg
+from conftest import OFTEN, start_session
 from tidegate.errors import JobFailedError
 from tidegate.testing.crash import wait_for_checkpoints
 

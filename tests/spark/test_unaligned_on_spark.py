@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from conftest import Start
 
 import tidegate as tg
+from conftest import Start
 from tidegate.api.job import Job
 from tidegate.connectors.generate import GenerateSource
 from tidegate.testing.crash import assert_same_rows, kill_node, read_output, wait_until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tidegate.core.log import LogEntry
@@ -18,7 +18,7 @@ class LogRead:
     A log that cannot be read is no event: without it there is no leader.
     """
 
-    entries: tuple[LogEntry, ...]
+    entries: tuple[LogEntry, ...] = field(repr=False)  # all manifests there are, and the story wants one line
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tidegate.wire.control import ControlServer
 
 TOLERATE_ANY = 1_000_000
+LEADER_CLOSE_S = 10.0
+"""A function of for_each_batch may never return: whoever waits for the job's end must not wait for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         restarts=options.restarts,
         savepoint=None if options.savepoint is None else read_savepoint(options.savepoint, coordinator.shape),
     )
-    leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader"))
+    leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader", close_limit_s=LEADER_CLOSE_S))
     leader.check()
     if leader.restored_from is not None and not keeps_spool:
         raise InvalidUseError(

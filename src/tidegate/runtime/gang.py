@@ -78,6 +78,9 @@ class GangState:
             reason = f"this is gang {self.number}, with nodes 0 to {self._size - 1}, each once"
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
             return False
+        if self.stopping:
+            connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the gang is over already")))
+            return False
         self.members[hello.node] = Member(connection, hello.address, hello.pid, hello.host)
         return len(self.members) == self._size
 

@@ -52,9 +52,9 @@ log = logging.getLogger("tidegate")
 JOIN_LIMIT_MS = 60_000
 RETURN_LIMIT_MS = 8_000
 HISTORY_MAX = 1_000
+STOP_LIMIT_MS = 45_000
 RESTORE_TRIES = 6
-RESTORE_RETRY_MS = 500
-"""How often a store that does not answer is asked what to restore, and the first wait; each wait is twice the one before."""
+RESTORE_RETRY_MS = 500  # the first wait for a store that does not answer; each is twice the one before
 PERMANENT_EXITS = ("ModuleNotFoundError", "SparkStopped", "InvalidUseError", "NodeUnreachable")
 
 
@@ -210,6 +210,8 @@ class Leader:
                 self._gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
             return
         self._stop_requested = True
+        unsettled = Cause("stopped while a sink or the store gave no answer: the next start publishes what is committed")
+        self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self._fail, unsettled))
         self._handle(ev.StopRequested())
 
     def checkpoints(self) -> list[dict[str, Any]]:

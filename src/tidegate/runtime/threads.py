@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Protocol
+
+log = logging.getLogger("tidegate")
 
 
 class Threads(Protocol):
@@ -17,10 +21,11 @@ class Threads(Protocol):
 
 
 class ThreadPools:
-    """One real thread per name."""
+    """One real thread per name. ``close`` waits for what runs, but no longer than ``close_limit_s`` if that is given."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, close_limit_s: float | None = None) -> None:
         self._prefix = prefix
+        self._close_limit_s = close_limit_s
         self._executors: dict[str, ThreadPoolExecutor] = {}
 
     def executor(self, name: str) -> Executor:
@@ -29,8 +34,17 @@ class ThreadPools:
         return self._executors[name]
 
     def close(self) -> None:
+        closing = threading.Thread(target=self._close, name=f"{self._prefix}-close", daemon=True)
+        closing.start()
+        closing.join(self._close_limit_s)
+        if closing.is_alive():
+            log.warning("something in the background does not return and is left threads=%s", self._prefix)
+
+    def _close(self) -> None:
         for executor in self._executors.values():
-            executor.shutdown(wait=True, cancel_futures=True)
+            executor.shutdown(wait=False, cancel_futures=True)
+        for executor in self._executors.values():
+            executor.shutdown(wait=True)
 
 
 class InlineExecutor(Executor):

@@ -82,7 +82,7 @@ def needs_code(answers: Sequence[Answer], ours: str) -> bool:
         if answer.missing:
             packages = " ".join(NEEDED[module] for module in answer.missing)
             raise InvalidUseError(
-                "the executors' Python lacks what tidegate needs; install it there, or set PYSPARK_PYTHON to a Python that has it: "
+                "the executors' Python lacks what tidegate needs; install it there, or set PYSPARK_PYTHON to one that has it: "
                 f"pip install {packages} host={answer.host}"
             )
         if answer.loaded and answer.code != ours:
