@@ -11,6 +11,7 @@ from runtime_jobs import GatedSource, counts, events, expected_counts, found_cou
 from runtime_world import World
 
 import tidegate as tg
+from tidegate.connectors.writer import StagedWriter
 from tidegate.runtime.logstore import LogStore
 
 MODES = ({"unaligned": "never"}, {"alignment_timeout": "10ms"}, {"unaligned": "always", "credit_bytes": 600})
@@ -59,3 +60,22 @@ def test_a_deposed_driver_and_its_gang_do_no_harm_to_the_outputs(seed: int, tmp_
     assert second.leader.status == "FINISHED"
     assert sorted(tuple(row.values()) for row in pq.read_table(tmp_path / "raw").to_pylist()) == rows_of(source.table)
     assert found_counts(tmp_path / "counts") == expected_counts(source.table)
+
+
+def test_what_a_killed_job_without_checkpoints_staged_is_gone_after_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log was in memory, so the gang of the next start has the same number."""
+    monkeypatch.setattr("tidegate.connectors.writer.CHUNK_ROWS", 20)
+    source = GatedSource(events(1_000), rows_per_poll=20, allowed=300)
+    written = tg.from_source(source).write_parquet(tmp_path, durable=False, file_bytes=1)
+    first = World(tg.Pipeline("w", written), 1, interval=None)
+    first.until(lambda: len(list((tmp_path / "_pending").iterdir())) > 5)
+    with monkeypatch.context() as killed:
+        killed.setattr(StagedWriter, "close", lambda writer: None)
+        first.kill_leader()
+    assert list((tmp_path / "_pending").iterdir())
+    source.allow()
+    World(tg.Pipeline("w", written), 1, interval=None).finish()
+    assert list((tmp_path / "_pending").iterdir()) == []
+    assert sorted(tuple(row.values()) for row in pq.read_table(tmp_path).to_pylist()) == rows_of(source.table)

@@ -403,8 +403,9 @@ class Leader:
 
     def _start_gang(self, effect: do.StartGang) -> None:
         keep = () if effect.manifest is None else effect.manifest.committables
-        self._setup.publisher.sweep(effect.gang, keep)
         savepoint = self._setup.savepoint if effect.manifest is None else None
+        fresh = effect.manifest is None and savepoint is None  # an earlier log, in memory, may have had this number too
+        self._setup.publisher.sweep(effect.gang + fresh, keep)
         gang = GangState(effect.gang, self._setup.parallelism, savepoint.manifest if savepoint else effect.manifest)
         self._gang = gang
         log.info("starting gang=%s epoch=%s job=%s", effect.gang, effect.manifest and effect.manifest.epoch, self.job)
