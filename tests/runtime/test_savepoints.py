@@ -24,12 +24,15 @@ def counted(out: Path, size: str = "100ms") -> tg.Pipeline:
     return tg.Pipeline("counts", counts.named("counts").write_parquet(str(out)).named("out"))
 
 
-def start(pipeline: tg.Pipeline, store: Path, parallelism: int, savepoint: Path | None = None) -> Job:
+def start(
+    pipeline: tg.Pipeline, store: Path, parallelism: int, savepoint: Path | None = None, append: bool = False
+) -> Job:
     options = JobOptions(
         parallelism=parallelism,
         store=str(store),
         checkpoint=tg.CheckpointConfig(interval="100ms"),
         savepoint=None if savepoint is None else str(savepoint),
+        append=append,
     )
     return Job(begin(pipeline.physical(parallelism), ThreadGang(parallelism), options))
 
@@ -91,3 +94,14 @@ def test_a_place_is_used_for_one_savepoint_only(saved: tuple[Path, Path, int], t
     with pytest.raises(InvalidUseError, match="already"):
         job.savepoint(str(saved[1]))
     job.stop()
+
+
+def test_sinks_that_have_rows_are_added_to_only_when_told_so(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
+    shutil.copytree(saved[0], tmp_path / "out")
+    with pytest.raises(InvalidUseError, match="append=True"):
+        start(counted(tmp_path / "out"), tmp_path / "store", 2, saved[1])
+    job = start(counted(tmp_path / "out"), tmp_path / "store", 2, saved[1], append=True)
+    assert job.await_termination(60)
+    whole = start(counted(tmp_path / "whole"), tmp_path / "other", 1)
+    assert whole.await_termination(60)
+    assert rows(tmp_path / "out") == rows(tmp_path / "whole")

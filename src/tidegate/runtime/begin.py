@@ -50,6 +50,8 @@ class JobOptions:
     savepoint: str | None = None
     """Start from this savepoint unless the job has a checkpoint of its own."""
     overwrite: bool = False
+    append: bool = False
+    """From a savepoint: the sinks hold what its job had written by then, and no more."""
     bind: str = LOOPBACK
     """Where the driver listens for nodes."""
     advertise: str | None = None
@@ -96,6 +98,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         parallelism=options.parallelism,
         restore=options.restore,
         overwrite=options.overwrite,
+        append=options.append,
         checkpointing=options.checkpoint.enabled,
         restarts=options.restarts,
         savepoint=None if options.savepoint is None else read_savepoint(options.savepoint, coordinator.shape),

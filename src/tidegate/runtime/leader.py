@@ -72,6 +72,7 @@ class LeaderSetup:
     overwrite: bool
     checkpointing: bool
     restarts: RestartPolicy
+    append: bool = False
     savepoint: Savepoint | None = None
     """Where to start from while the log has no commit."""
 
@@ -123,10 +124,10 @@ class Leader:
         match decision:
             case Refuse(why):
                 raise InvalidUseError(why)
-            case StartFresh() if self._setup.savepoint is None:
+            case StartFresh() if self._setup.savepoint is None or not self._setup.append:
                 self._setup.publisher.prepare_fresh_start(self._setup.overwrite)
             case StartFresh():
-                pass  # what the sinks show is what the savepoint's job had written
+                pass  # the user says that the sinks show what the savepoint's job had written, and no more
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
 

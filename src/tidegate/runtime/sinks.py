@@ -46,8 +46,9 @@ class Publisher:
                 continue
             if not overwrite:
                 raise InvalidUseError(
-                    f"the sink {name!r} already has rows and there is no checkpoint to go on from: choose an empty place, "
-                    f"or start with overwrite=True to delete them sink={sink!r}"
+                    f"the sink {name!r} already has rows and the job has no checkpoint of its own to go on from: choose an empty "
+                    "place, start with overwrite=True to delete them or, from a savepoint whose job has written nothing since, "
+                    f"with append=True to add to them sink={sink!r}"
                 )
             sink.clear()  # type: ignore[attr-defined]
 
