@@ -288,6 +288,7 @@ class Jobs:
         overwrite: bool = False,
         restarts: RestartPolicy = QUICK,
         savepoint: str | None = None,
+        append: bool = False,
         **checkpoint: Any,
     ) -> Job:
         """Start it; the interval is long unless given: a test asks for its checkpoints."""
@@ -299,6 +300,7 @@ class Jobs:
             overwrite=overwrite,
             restarts=restarts,
             savepoint=savepoint,
+            append=append,
         )
         job = Job(begin(pipeline.physical(parallelism), gang or ThreadGang(parallelism), options))
         self._jobs.append(job)

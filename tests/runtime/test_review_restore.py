@@ -177,7 +177,7 @@ def test_a_savepoint_is_there_when_the_sinks_show_what_it_counts_as_done(jobs: J
     job.stop()
     jobs.store = str(jobs.path / "another")
     source.allow()
-    jobs.finish(pipeline, 2, savepoint=str(jobs.path / "saved"))
+    jobs.finish(pipeline, 2, savepoint=str(jobs.path / "saved"), append=True)
     assert sink.rows() == rows_of(source.table)
 
 

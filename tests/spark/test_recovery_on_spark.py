@@ -59,8 +59,8 @@ def test_a_savepoint_is_resumed_at_another_parallelism(start: Start, data: Data,
         if parallelism == 1:
             assert job.await_termination(60)
         else:
-            job.stop(savepoint=f"before-{parallelism}")
-            assert job.checkpoints()[-1]["savepoint"] == f"before-{parallelism}"
+            job.stop(savepoint=f"{tmp_path}/before-{parallelism}")
+            assert job.checkpoints()[-1]["savepoint"] == f"{tmp_path}/before-{parallelism}"
         read.append(job.metrics()["rows_read"])
     assert job.status == "FINISHED"
     assert job.metrics()["rows_in"] == BIDS
