@@ -153,6 +153,10 @@ class GenerateSource:
         return Lane(int(found[1]), int(found[2]), None if found[3] == "endless" else int(found[3]))
 
 
+TICK_S = 0.02
+"""Rows fall due this far apart: a poll gives a batch that is worth its while or nothing, never a handful."""
+
+
 class Pace:
     """When rows are due, in one process: from the first opened row on, so many per second. Catches up after a pause."""
 
@@ -171,7 +175,8 @@ class Pace:
         if self._rows_per_second is None or self._begun is None:
             return 1 << 62
         opened, first = self._begun
-        return first + int((self._clock() - opened) * self._rows_per_second)
+        ticks = int((self._clock() - opened) / TICK_S)
+        return first + int(ticks * TICK_S * self._rows_per_second)
 
 
 class GenerateReader:
