@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,47 @@ def test_a_kill_right_after_an_unaligned_commit_is_exact(
     assert job.metrics()["restarts"] >= 1
     found = read_output(tmp_path / "out").select(["key", "window_start", "n", "total"])
     assert_same_rows(found, expected(source(keys), window_ms).cast(found.schema))
+
+
+def union(stream: tg.Stream) -> list[tg.Stream]:
+    return [per_key(stream.map_batches(slow).union(stream), 1_000)]
+
+
+def two_outputs(stream: tg.Stream) -> list[tg.Stream]:
+    return [per_key(stream.map_batches(slow), 1_000), per_key(stream, 1_000)]
+
+
+def join(stream: tg.Stream) -> list[tg.Stream]:
+    """Both sides have one row per key and window, so the join has one too."""
+    left, right = per_key(stream.map_batches(slow), 1_000), per_key(stream, 1_000)
+    matched = left.join(right, on="key", window=tg.tumbling("1s"))
+    return [matched.select("key", "n", "total", "n_right")]
+
+
+@pytest.mark.parametrize(
+    ("build", "times", "columns"),
+    [
+        (union, 2, ["key", "window_start", "n", "total"]),
+        (two_outputs, 1, ["key", "window_start", "n", "total"]),
+        (join, 1, ["key", "n", "total", "n_right"]),
+    ],
+    ids=["union", "two outputs", "join"],
+)
+def test_a_kill_with_rows_in_flight_on_several_inputs_or_outputs_is_exact(
+    start: Start, tmp_path: Path, build: Callable[[tg.Stream], list[tg.Stream]], times: int, columns: list[str]
+) -> None:
+    streams = build(tg.from_source(source(500)))
+    sinks = [stream.write_parquet(tmp_path / f"{number}") for number, stream in enumerate(streams)]
+    job = start(tg.Pipeline(f"overtaken-{build.__name__}", *sinks), checkpoint=UNALIGNED)
+    wait_until("an unaligned checkpoint", lambda: overtaken(job))
+    assert kill_node(job) is not None
+    assert job.await_termination(90)
+    assert job.metrics()["restarts"] >= 1
+    counted = expected(source(500), 1_000)
+    for name in ("n", "total"):
+        place = counted.column_names.index(name)
+        counted = counted.set_column(place, name, pc.multiply(counted[name], times))
+    counted = counted.append_column("n_right", counted["n"]).select(columns)
+    for number in range(len(streams)):
+        found = read_output(tmp_path / f"{number}").select(columns)
+        assert_same_rows(found, counted.cast(found.schema))

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from paced import PacedSource
+from seen import OUTPUT, STATE, count_rows
 
 import tidegate as tg
 from tidegate import col
@@ -81,6 +82,8 @@ class Workload:
     queries: Sequence[str]
     close: Sequence[str] = ()
     needs_people: bool = False
+    shown: Sequence[str] = ()
+    """What to compare of each sink, in SQL over the view ``output``; empty: all of it."""
 
     def pipeline(self, data: Data, out: Path, *, seconds: float | None = None, parallelism: int = 1) -> tg.Pipeline:
         bids = read(data.bids, seconds, parallelism)
@@ -96,7 +99,10 @@ class Workload:
         for number, query in enumerate(self.queries):
             expected = sql(data, query)
             close = [name for name in self.close if name in expected.column_names]
-            assert_same_rows(read_output(out / f"{number}"), expected, close=close)
+            found = read_output(out / f"{number}")
+            if self.shown:
+                found = _view(found, self.shown[number])
+            assert_same_rows(found, expected, close=close)
 
 
 def sql(data: Data, query: str) -> pa.Table:
@@ -105,6 +111,13 @@ def sql(data: Data, query: str) -> pa.Table:
         connection.execute("SET threads=1")
         for name, folder in (("bids", data.bids), ("people", data.people)):
             connection.execute(f"CREATE VIEW {name} AS SELECT * FROM '{folder}/*.parquet'")
+        found: Any = connection.sql(query).to_arrow_table()
+        return found
+
+
+def _view(output: pa.Table, query: str) -> pa.Table:
+    with duckdb.connect() as connection:
+        connection.register("output", output)
         found: Any = connection.sql(query).to_arrow_table()
         return found
 
@@ -137,6 +150,14 @@ def _two_sinks(bids: tg.Stream, _: tg.Stream) -> list[tg.Stream]:
 
 def _two_copies(bids: tg.Stream, _: tg.Stream) -> list[tg.Stream]:
     return [bids, bids.filter(col("kind") == 1)]
+
+
+def _keyed(bids: tg.Stream, _: tg.Stream) -> list[tg.Stream]:
+    by_key = bids.key_by("key")
+    sessions = by_key.window(tg.session("3s")).aggregate(n=tg.count(), peak=tg.max("value"))
+    distinct = bids.key_by("kind").window(tg.tumbling("10s")).aggregate(keys=tg.count_distinct("key"))
+    running = by_key.aggregate(n=tg.count(), total=tg.sum("value"))
+    return [sessions, distinct, running, by_key.process(count_rows, state=STATE, output=OUTPUT)]
 
 
 TEN = "ts // 10000 * 10000"
@@ -192,4 +213,27 @@ TWO_COPIES = Workload(
     _two_copies,
     ["SELECT * FROM bids", "SELECT * FROM bids WHERE kind = 1"],
 )
-WORKLOADS = [TUMBLING, SLIDING, JOIN, UNION, TWO_SINKS]
+KEYED = Workload(
+    "keyed",
+    _keyed,
+    [
+        """WITH o AS (SELECT *, CASE WHEN ts - lag(ts) OVER (PARTITION BY key ORDER BY ts) < 3000 THEN 0 ELSE 1 END AS new
+                      FROM bids),
+                s AS (SELECT *, sum(new) OVER (PARTITION BY key ORDER BY ts ROWS UNBOUNDED PRECEDING) AS id FROM o)
+           SELECT key, min(ts) AS window_start, max(ts) + 3000 AS window_end, count(*) AS n, max(value) AS peak
+           FROM s GROUP BY key, id""",
+        f"""SELECT kind, {TEN} AS window_start, {TEN} + 10000 AS window_end, count(DISTINCT key) AS keys
+            FROM bids GROUP BY ALL""",
+        "SELECT key, count(*) AS n, sum(value) AS total FROM bids GROUP BY key",
+        "SELECT key, count(*) AS added, count(*) AS seen FROM bids GROUP BY key",
+    ],
+    close=["total"],
+    shown=[
+        "SELECT * FROM output",
+        "SELECT * FROM output",
+        # Every epoch shows the keys that changed; the last row of a key is the one that stands.
+        "SELECT key, max(n) AS n, arg_max(total, n) AS total FROM output GROUP BY key",
+        "SELECT key, sum(added)::BIGINT AS added, max(seen) AS seen FROM output GROUP BY key",
+    ],
+)
+WORKLOADS = [TUMBLING, SLIDING, JOIN, UNION, TWO_SINKS, KEYED]
