@@ -316,6 +316,15 @@ def test_a_stop_publishes_what_is_committed_before_it_is_done() -> None:
     assert kinds(driver.tell(events.Published(1))) == [orders.JobStopped]
 
 
+def test_an_epoch_is_public_when_the_sinks_have_confirmed_it() -> None:
+    driver = Driver().start()
+    driver.checkpoint(publish=False)
+    epoch = driver.machine.log.head_epoch
+    assert epoch is not None and not driver.machine.is_public(epoch)
+    driver.tell(events.Published(epoch))
+    assert driver.machine.is_public(epoch)
+
+
 def test_sinks_that_never_take_it_end_the_leader_without_losing_anything() -> None:
     driver = Driver(publish_tries_max=2).start()
     driver.checkpoint(publish=False)

@@ -118,3 +118,15 @@ def test_a_plan_that_does_not_fit_is_named(changes: dict[str, Any], message: str
 def test_another_parallelism_fits() -> None:
     shape: PlanShape = replace(SHAPE, parallelism=7)
     assert shape.difference(make_manifest(3)) is None
+
+
+def test_rows_that_no_operator_of_the_plan_would_take_are_named() -> None:
+    held = replace(SHAPE, operators=frozenset()).difference(make_manifest(3))
+    assert held is not None and "operator 'window' held rows" in held and ".named()" in held
+
+
+def test_rows_in_flight_on_an_edge_that_is_gone_are_named() -> None:
+    manifest = make_manifest(3, edges={"0": "source -> window:0"})
+    assert replace(SHAPE, edges={4: "source -> window:0"}).difference(manifest) is None
+    lost = replace(SHAPE, edges={4: "source -> other:0"}).difference(manifest)
+    assert lost is not None and "in flight on the edge source -> window:0" in lost
