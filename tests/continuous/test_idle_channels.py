@@ -7,7 +7,7 @@ import pyarrow as pa
 from tidegate.core.effects import AdvanceWatermark, Effect
 from tidegate.core.messages import AWAKE, IDLE, End, Event, Watermark
 from tidegate.core.unaligned import UnalignedCheckpointer
-from tidegate.runtime.snapshotfile import inflight_bytes, read_inflight
+from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
 
 Fan = UnalignedCheckpointer[str]
 
@@ -54,5 +54,5 @@ def test_idleness_is_not_part_of_recorded_data() -> None:
     """A source that is restored says anew whether it is idle."""
     schema = pa.schema([("n", pa.int64())])
     batch = pa.RecordBatch.from_pydict({"n": [1]}, schema=schema)
-    data = inflight_bytes([Watermark(3), Event(batch), Watermark(IDLE)], schema, None)
+    data = encode_inflight([Watermark(3), Event(batch), Watermark(IDLE)], schema, None).whole
     assert [type(message) for message in read_inflight(data, schema, "x")] == [Watermark, Event]

@@ -30,7 +30,7 @@ from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import StateObjectWriter
 from tidegate.runtime.operator import Frozen, Run
 from tidegate.runtime.restore import RestorePlan, states_of
-from tidegate.runtime.snapshotfile import crc32c, inflight_bytes, read_inflight, read_run, run_bytes
+from tidegate.runtime.snapshotfile import crc32c, encode_inflight, encode_run, read_inflight, read_run
 from tidegate.runtime.threads import Inline
 from tidegate.state.keygroups import partition
 from tidegate.store.open import open_store
@@ -44,28 +44,34 @@ LARGE = events(4_000).to_batches()[0]
 
 
 def test_a_run_comes_back_as_it_was() -> None:
-    assert read_run(run_bytes(BATCH), "x").equals(BATCH)
-    assert read_run(run_bytes(BATCH.slice(7, 5)), "x").equals(BATCH.slice(7, 5))
+    assert read_run(encode_run(BATCH).whole, "x").equals(BATCH)
+    assert read_run(encode_run(BATCH.slice(7, 5)).whole, "x").equals(BATCH.slice(7, 5))
+
+
+def test_a_run_is_encoded_by_reference() -> None:
+    batch = pa.record_batch({"a": pa.array(range(50_000), pa.int64())})
+    (rows,) = batch.column(0).buffers()[1:]
+    assert rows.address in [piece.address for piece in encode_run(batch).pieces if isinstance(piece, pa.Buffer)]
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_recorded_messages_come_back_in_order(compression: str | None) -> None:
     messages = [event_of(BATCH), Watermark(-5), event_of(BATCH.slice(3, 2)), Watermark(1 << 62)]
-    data = inflight_bytes(messages, BATCH.schema, compression)
+    data = encode_inflight(messages, BATCH.schema, compression).whole
     assert read_inflight(data, BATCH.schema, "x") == messages
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 100])
 def test_a_torn_object_is_corrupt(cut: int) -> None:
     with pytest.raises(CorruptDataError):
-        read_run(run_bytes(BATCH)[:cut], "x")
-    data = inflight_bytes([event_of(BATCH)], BATCH.schema, None)
+        read_run(encode_run(BATCH).whole[:cut], "x")
+    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).whole
     with pytest.raises(InFlightDeserializationFailed):
         read_inflight(data[:cut], BATCH.schema, "x")
 
 
 def test_recorded_rows_of_other_columns_are_refused() -> None:
-    data = inflight_bytes([event_of(BATCH)], BATCH.schema, None)
+    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).whole
     with pytest.raises(InFlightDeserializationFailed, match="columns"):
         read_inflight(data, BATCH.schema.remove(0), "x")
 
@@ -85,7 +91,7 @@ def test_small_state_is_inline_and_large_state_an_object() -> None:
     writer, objects, _ = stored(Frozen({}, (Run(BATCH),)))
     ((entry, _),) = writer.runs.values()
     assert objects == [] and entry.path is None and read_run(entry.inline_bytes(), "x").equals(BATCH)
-    assert len(run_bytes(LARGE)) > INLINE_BYTES_MAX
+    assert encode_run(LARGE).length > INLINE_BYTES_MAX
     writer, (own,), store = stored(Frozen({}, (Run(LARGE), Run(BATCH))))
     assert len(store.get(own.path)) == own.size_bytes and crc32c(store.get(own.path)) == own.crc32c
     for (entry, _), batch in zip(writer.runs.values(), (LARGE, BATCH), strict=True):
@@ -97,7 +103,7 @@ def test_a_run_that_the_parent_has_is_named_and_not_written() -> None:
     old = Run(LARGE)
     first, (own,), _ = stored(Frozen({}, (old,)))
     second, objects, _ = stored(Frozen({}, (old, Run(BATCH))), first.runs)
-    assert second.bytes_written == len(run_bytes(BATCH)) and objects == [own]
+    assert second.bytes_written == encode_run(BATCH).length and objects == [own]
     _, objects, _ = stored(Frozen({}, (Run(BATCH),)), first.runs)
     assert objects == [], "an object whose runs are gone is not named any more"
 

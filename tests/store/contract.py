@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pytest
 
 from tidegate.errors import CorruptDataError, InvalidUseError
@@ -25,6 +26,11 @@ class StoreContract:
         store.put("a", b"one, the longer one")
         store.put("a", b"two")
         assert store.get("a") == b"two"
+
+    def test_put_takes_many_pieces(self, store: Store) -> None:
+        pieces = [b"%d," % number for number in range(3_000)]
+        store.put("a/b", *pieces, b"", memoryview(b"end"), pa.py_buffer(b"."))
+        assert store.get("a/b") == b"".join(pieces) + b"end."
 
     def test_put_takes_memoryviews_and_nothing_at_all(self, store: Store) -> None:
         store.put("view", memoryview(bytearray(b"hello"))[1:3])

@@ -47,12 +47,12 @@ def test_create_syncs_even_a_store_that_is_not_durable(tmp_path: Path, synced: l
 
 @pytest.mark.parametrize("call", ["put", "create"])
 def test_a_full_disk_is_retryable_and_leaves_nothing(tmp_path: Path, monkeypatch, call: str) -> None:
-    def full(descriptor: int, data: memoryview) -> int:
+    def full(descriptor: int, pieces: list[memoryview]) -> int:
         raise OSError(errno.ENOSPC, "no space left on device")
 
     store = DurableFileStore(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full)
+        patched.setattr(os, "writev", full)
         with pytest.raises(RetryableError, match="no space"):
             getattr(store, call)("a", b"x")
     assert os.listdir(tmp_path) == []
@@ -84,8 +84,8 @@ def test_a_losing_create_leaves_no_temporary_file(tmp_path: Path) -> None:
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:3]))
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda descriptor, pieces: real(descriptor, [pieces[0][:3]]))
     store = DurableFileStore(tmp_path)
     store.put("a", b"0123456789")
     assert store.get("a") == b"0123456789"

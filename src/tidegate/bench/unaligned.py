@@ -26,7 +26,7 @@ from tidegate.core.unaligned import UnalignedCheckpointer
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
-from tidegate.runtime.snapshotfile import inflight_bytes, read_inflight
+from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
 from tidegate.wire.arrow import event_of
 
 EVENTS = 10_000
@@ -120,7 +120,7 @@ def bench_inflight_serialize_1mb(rounds: int = ROUNDS) -> list[Figure]:
     """1 MB of recorded batches as compressed bytes."""
     messages: list[StreamMessage[pa.RecordBatch]] = [_event(4_096) for _ in range(11)]
     size = sum(message.payload.nbytes for message in messages if isinstance(message, Event))
-    seconds = _best(lambda: _timed(lambda: inflight_bytes(messages, SCHEMA, "lz4")), rounds)
+    seconds = _best(lambda: _timed(lambda: encode_inflight(messages, SCHEMA, "lz4")), rounds)
     return [
         Figure("bench_inflight_serialize_1mb", seconds * 1e3 * 1e6 / size, "ms", 5.0),
         Figure("bench_inflight_serialize", size / 1e6 / seconds, "MB/s", 200.0, higher=True),
@@ -155,7 +155,7 @@ def bench_mode_switch(rounds: int = ROUNDS) -> Figure:
 
 def bench_unaligned_recovery_10k_inflight(rounds: int = ROUNDS) -> Figure:
     """Read 10,000 recorded events and queue them at their input."""
-    data = inflight_bytes([_event(1)] * EVENTS, SCHEMA, "lz4")
+    data = encode_inflight([_event(1)] * EVENTS, SCHEMA, "lz4").whole
 
     def recover() -> None:
         fan_in = _fan_in(1)

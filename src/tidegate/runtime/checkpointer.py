@@ -32,7 +32,7 @@ from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge, SourceSpec
 from tidegate.runtime.operator import Frozen
 from tidegate.runtime.setup import NodeSetup
-from tidegate.runtime.snapshotfile import crc32c, inflight_bytes, run_bytes
+from tidegate.runtime.snapshotfile import Encoded, encode_inflight, encode_run
 from tidegate.runtime.task import StageTask, receivers
 from tidegate.runtime.threads import Threads
 from tidegate.store.base import Store
@@ -325,13 +325,13 @@ class Checkpointer:
         node = self._setup.node
         name = self._paths.inflight if ref.direction == "in" else self._paths.outflight
         path = name(checkpoint_id, task, node, f"{ref.edge}-{ref.peer}")
-        data = inflight_bytes(messages, edge.schema, self._setup.compression)
+        data = encode_inflight(messages, edge.schema, self._setup.compression)
         assert self._store is not None
-        self._store.put(path, data)
+        self._store.put(path, *data.pieces)
         events = [message for message in messages if isinstance(message, Event)]
         size = sum(event.size_bytes for event in events)
         return InFlightEntry(
-            task, node, ref.direction, ref.edge, ref.peer, path, 0, len(data), crc32c(data), len(events), size
+            task, node, ref.direction, ref.edge, ref.peer, path, 0, data.length, data.crc32c(), len(events), size
         )
 
     def _committables(self, staged: Sequence[Staged]) -> list[CommittableEntry]:
@@ -357,8 +357,7 @@ class StateObjectWriter:
     def __init__(self, path: str, known: Mapping[int, tuple[RunEntry, ObjectEntry | None]]) -> None:
         self._path = path
         self._known = known
-        self._pieces: list[bytes] = []
-        self._new: dict[int, tuple[int, int, int, int]] = {}
+        self._new: dict[int, tuple[Encoded, int, int]] = {}
         self._frozen: list[Frozen] = []
         self.runs: dict[int, tuple[RunEntry, ObjectEntry | None]] = {}
         self.bytes_written = 0
@@ -370,27 +369,25 @@ class StateObjectWriter:
             if run.uid in self._known:
                 self.runs[run.uid] = self._known[run.uid]
             elif run.uid not in self._new:
-                data = run_bytes(run.batch)
-                self._new[run.uid] = (len(self._pieces), self.bytes_written, len(data), run.batch.num_rows)
-                self._pieces.append(data)
-                self.bytes_written += len(data)
+                data = encode_run(run.batch)
+                self._new[run.uid] = (data, self.bytes_written, run.batch.num_rows)
+                self.bytes_written += data.length
 
     def finish(self, store: Store | None) -> list[ObjectEntry]:
         """Write the object, or keep everything inline if it is small. Gives every object that the runs name."""
-        inline = self.bytes_written <= INLINE_BYTES_MAX
-        whole = b"".join(self._pieces)
-        own = None if inline else ObjectEntry(self._path, len(whole), crc32c(whole))
-        if own is not None:
-            assert store is not None
-            store.put(self._path, whole)
-        for uid, (index, offset, length, rows) in self._new.items():
-            data = self._pieces[index]
-            checksum = crc32c(data)
+        own = None if self.bytes_written <= INLINE_BYTES_MAX else self._put(store)
+        for uid, (data, offset, rows) in self._new.items():
             if own is None:
-                self.runs[uid] = (RunEntry.of_bytes(data, checksum, rows), None)
+                self.runs[uid] = (RunEntry.of_bytes(data.whole, data.crc32c(), rows), None)
             else:
-                self.runs[uid] = (RunEntry(self._path, offset, length, checksum, rows), own)
+                self.runs[uid] = (RunEntry(self._path, offset, data.length, data.crc32c(), rows), own)
         return list({entry.path: entry for _, entry in self.runs.values() if entry is not None}.values())
+
+    def _put(self, store: Store | None) -> ObjectEntry:
+        assert store is not None
+        whole = Encoded(tuple(piece for data, _, _ in self._new.values() for piece in data.pieces))
+        store.put(self._path, *whole.pieces)
+        return ObjectEntry(self._path, whole.length, whole.crc32c())
 
     def resolve(self, named: tuple[str, Frozen]) -> OperatorSnapshotEntry:
         """An operator's entry for the manifest."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+Piece: TypeAlias = "bytes | memoryview | pa.Buffer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,8 @@ class Store(Protocol):
     def url(self) -> str:
         """Where this store is, without secrets."""
 
-    def put(self, path: str, data: bytes | memoryview) -> None:
-        """Write an object, whole or not at all. Overwrites."""
+    def put(self, path: str, *pieces: Piece) -> None:
+        """Write an object, whole or not at all: these pieces, one behind the other. Overwrites."""
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object that must not exist: False when it does. ``RetryableError`` means *unknown*: it may

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
 from tidegate.errors import InvalidUseError, RetryableError
-from tidegate.store.base import ObjectInfo
+from tidegate.store.base import ObjectInfo, Piece
 from tidegate.store.paths import check_length, check_path, check_prefix, check_range
 
 TEMPORARY_PREFIX = ".tmp-"
+PIECES_AT_ONCE = 1024  # what the system takes in one call
 _WRONG_PLACE = {
     errno.EACCES,
     errno.EPERM,
@@ -50,10 +53,10 @@ class DurableFileStore:
         """The directory as a file URL."""
         return self._root.as_uri()
 
-    def put(self, path: str, data: bytes | memoryview) -> None:
+    def put(self, path: str, *pieces: Piece) -> None:
         """Write beside, then rename over."""
         target = self._file(path)
-        with _translated("write", path), self._staged(target, data, sync=self._durable) as staged:
+        with _translated("write", path), self._staged(target, pieces, sync=self._durable) as staged:
             os.replace(staged, target)
             if self._durable:
                 _sync_directory(target.parent)
@@ -61,7 +64,7 @@ class DurableFileStore:
     def create(self, path: str, data: bytes) -> bool:
         """Write beside, then link: False when the name is taken."""
         target = self._file(path)
-        with _translated("create", path), self._staged(target, data, sync=True) as staged:
+        with _translated("create", path), self._staged(target, (data,), sync=True) as staged:
             try:
                 os.link(staged, target)
             except FileExistsError:
@@ -116,13 +119,13 @@ class DurableFileStore:
             yield ObjectInfo(os.path.relpath(file, self._root).replace(os.sep, "/"), size)
 
     @contextmanager
-    def _staged(self, target: Path, data: bytes | memoryview, *, sync: bool) -> Iterator[Path]:
+    def _staged(self, target: Path, pieces: Sequence[Piece], *, sync: bool) -> Iterator[Path]:
         """A temporary file with these bytes beside the target; gone afterwards unless it was renamed."""
         _make_directories(target.parent)
         staged = target.parent / f"{TEMPORARY_PREFIX}{uuid4().hex}"
         try:
             with open(staged, "xb", buffering=0) as opened:
-                _write_all(opened.fileno(), data)
+                _write_all(opened.fileno(), pieces)
                 if sync:
                     os.fsync(opened.fileno())
             yield staged
@@ -131,10 +134,14 @@ class DurableFileStore:
                 staged.unlink()
 
 
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data).cast("B") if len(data) else memoryview(b"")
+def _write_all(descriptor: int, pieces: Iterable[Piece]) -> None:
+    rest = deque(memoryview(piece).cast("B") for piece in pieces if len(piece))
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        written = os.writev(descriptor, list(islice(rest, PIECES_AT_ONCE)))
+        while rest and written >= len(rest[0]):
+            written -= len(rest.popleft())
+        if written:
+            rest[0] = rest[0][written:]
 
 
 def _make_directories(folder: Path) -> None:

@@ -28,7 +28,7 @@ from obstore.exceptions import (
 from obstore.store import MemoryStore, from_url
 
 from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError
-from tidegate.store.base import ObjectInfo
+from tidegate.store.base import ObjectInfo, Piece
 from tidegate.store.paths import check_length, check_path, check_prefix, check_range
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
@@ -55,9 +55,10 @@ class ObjectStore:
         """The place, without credentials and options."""
         return self._url
 
-    def put(self, path: str, data: bytes | memoryview) -> None:
+    def put(self, path: str, *pieces: Piece) -> None:
         """Large objects go up in parts and appear when the last one is there."""
         check_path(path)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         with _translated("write", path):
             obstore.put(self._store, path, data, chunk_size=PART_BYTES, use_multipart=len(data) > PART_BYTES)
 

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 from tidegate.errors import InvalidUseError, RetryableError
-from tidegate.store.base import ObjectInfo, Store
+from tidegate.store.base import ObjectInfo, Piece, Store
 
 Verb: TypeAlias = Literal["put", "create", "get", "get_range", "list", "delete"]
 
@@ -137,17 +137,18 @@ class FaultyStore:
 
     # -- the store's verbs -------------------------------------------------------------------------------
 
-    def put(self, path: str, data: bytes | memoryview) -> None:
+    def put(self, path: str, *pieces: Piece) -> None:
         """Overwrite, maybe."""
+        data = b"".join(pieces)
         fault = self._next("put", path)
         match fault:
             case Fault.PARTIAL:
-                self._store.put(path, bytes(data)[: len(data) // 2])
+                self._store.put(path, data[: len(data) // 2])
                 raise RetryableError(f"time-out of a write path={path}")
             case Fault.LATE_WRITE:
-                self._delay(_LateWrite(0, "put", path, bytes(data)))
+                self._delay(_LateWrite(0, "put", path, data))
             case Fault.FLIPPED_BIT:
-                data = self._flipped(bytes(data), path)
+                data = self._flipped(data, path)
         self._store.put(path, data)
         self._after_write(fault, path)
 
