@@ -22,7 +22,7 @@ from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.spark.session import Session
 
 INTERVAL = "1s"
-WARM_UP_ROWS = 200_000
+WARM_UP_ROWS = 2_000_000
 CALIBRATIONS_MAX = 3
 
 
@@ -34,7 +34,8 @@ class Settings:
     rounds: int = 3
     pairs: int = 5
     seconds: float = 60.0
-    streaming_rows: int = 4_000_000
+    streaming_rows: int | None = None
+    """For Structured Streaming: 0 leaves it out, ``None`` is the same rows as for everybody."""
     parallelism: int = 2
     workloads: tuple[str, ...] = ()
 
@@ -52,9 +53,10 @@ class Settings:
             ("streaming_rows", 0),
             ("parallelism", 1),
         ):
-            if getattr(self, name) < least:
+            value = getattr(self, name)
+            if value is not None and value < least:
                 raise InvalidUseError(
-                    f"--{name.replace('_', '-')} is at least {least} {name}={getattr(self, name)}"
+                    f"--{name.replace('_', '-')} is at least {least} {name}={value}"
                 )
         if self.seconds < 0:
             raise InvalidUseError(f"--seconds is at least 0 seconds={self.seconds}")
@@ -102,7 +104,7 @@ class Bench:
         runs["tidegate"].append(self._tidegate(workload, ours, INTERVAL))
         theirs = Place(folders, scratch / "duckdb", scratch / "none")
         runs["duckdb"].append(duckdb_side.run(workload.shape, theirs, workload.rows, threads))
-        if self.settings.streaming_rows:
+        if self.settings.streaming_rows != 0:
             runs["structured_streaming"].append(self._streaming(workload, folders, scratch))
         return compare(workload.shape, ours.output, theirs.output, threads)
 
@@ -111,8 +113,9 @@ class Bench:
         return tidegate_side.run(self.spark, asked, place, workload.rows, self.settings.parallelism, interval)
 
     def _streaming(self, workload: Workload, folders: tuple[Path, ...], scratch: Path) -> Measured:
-        """It gets the first files only: at its speed all of them would take many minutes."""
-        share = -(-self.settings.streaming_rows // len(folders))
+        """It takes minutes for all rows; whoever has less time gives it the first files only."""
+        asked = workload.rows if self.settings.streaming_rows is None else self.settings.streaming_rows
+        share = -(-asked // len(folders))
         chosen = [first_files(folder, share) for folder in folders]
         inputs = tuple(
             structured_streaming.link_files(files, scratch / f"input-{number}")
@@ -176,7 +179,7 @@ class Bench:
                 self._tidegate(workload, Place(folders, scratch / "tidegate", scratch / "store"), INTERVAL)
                 place = Place(folders, scratch / "duckdb", scratch / "none")
                 duckdb_side.run(workload.shape, place, workload.rows, self.settings.parallelism)
-                if self.settings.streaming_rows:
+                if self.settings.streaming_rows != 0:
                     self._streaming(workload, folders, scratch)
 
     def _folders(self, workload: Workload) -> tuple[Path, ...]:

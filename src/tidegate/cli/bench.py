@@ -46,8 +46,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--streaming-rows",
         type=int,
-        default=4_000_000,
-        help="rows for Structured Streaming, 0 to leave it out (default: 4 million)",
+        help="rows for Structured Streaming, 0 to leave it out (default: all)",
     )
     verb.add_argument("--parallelism", type=int, default=2, help="nodes, and DuckDB's threads (default: 2)")
     verb.add_argument("--workload", action="append", default=[], help="only this one; may be repeated")
