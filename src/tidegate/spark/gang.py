@@ -119,6 +119,8 @@ def check_session(spark: SparkSession, parallelism: int | None) -> int:
     """The parallelism to use; refuses what would hang, with what to do about it."""
     if getattr(spark, "is_remote", None) or "connect" in type(spark).__module__:
         raise InvalidUseError("tidegate needs a classic Spark session, not Spark Connect: build it with .master(...)")
+    if not isinstance(spark, SparkSession):
+        raise InvalidUseError(f"start needs a Spark session given={type(spark).__name__}")
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         raise InvalidUseError(
             "a gang keeps its executors: set spark.dynamicAllocation.enabled=false when you build the session"
