@@ -7,6 +7,7 @@ is a fresh job, fenced by its gang number.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -94,6 +95,16 @@ def use_this_python(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
+        _register_format(spark)
+
+
+def _register_format(spark: SparkSession) -> None:
+    """The JVM looks for formats with the ``python3`` of PATH, which may be another Python without tidegate."""
+    found = shutil.which("python3")
+    if found is None or os.path.dirname(found) != os.path.dirname(sys.executable):
+        from tidegate.spark.datasource import TidegateDataSource
+
+        spark.dataSource.register(TidegateDataSource)
 
 
 def is_stopped(spark: SparkSession) -> bool:
