@@ -22,7 +22,7 @@ from pyspark.sql import functions as sf
 import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.errors import InvalidUseError
-from tidegate.spark.gang import use_this_python
+from tidegate.spark.gang import register_format, use_this_python
 
 OFTEN = tg.CheckpointConfig(interval="200ms")
 
@@ -214,7 +214,9 @@ def test_the_format_is_registered_where_spark_would_look_for_it_in_vain(
     session: Any = SimpleNamespace(sparkContext=context, dataSource=SimpleNamespace(register=formats.append))
     monkeypatch.setenv("PATH", path)
     use_this_python(session)
+    register_format(session)
     assert (context.pythonExec, formats) == ("python3", []), "whoever set PYSPARK_PYTHON knows better"
     monkeypatch.delenv("PYSPARK_PYTHON")
     use_this_python(session)
+    register_format(session)
     assert (context.pythonExec, len(formats)) == (sys.executable, registered)

@@ -35,7 +35,7 @@ def start_job(
 ) -> Job:
     """Check the session and the settings, then start the gang. Raises before anything is started."""
     from tidegate.spark.cluster import driver_host, shared_place, slots
-    from tidegate.spark.gang import SparkGang, check_session
+    from tidegate.spark.gang import SparkGang, check_session, register_format
     from tidegate.spark.ship import check_sendable, ship_code
 
     _check_network(bind, tls)
@@ -61,6 +61,7 @@ def start_job(
         spool=None if spool is None else _path("spool", spool),
     )
     gang = SparkGang(spark, width)
+    register_format(spark)
     ship_code(spark)
     return Job(begin(plan, gang, options))
 

@@ -92,19 +92,23 @@ def _node_main(launch: Launch) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
 
 def use_this_python(spark: SparkSession) -> None:
     """On a local master, run the nodes with the driver's own Python unless the user chose another."""
-    context: Any = spark.sparkContext
-    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+    if _is_ours_to_choose(spark):
+        context: Any = spark.sparkContext
         context.pythonExec = sys.executable
-        _register_format(spark)
 
 
-def _register_format(spark: SparkSession) -> None:
+def register_format(spark: SparkSession) -> None:
     """The JVM looks for formats with the ``python3`` of PATH, which may be another Python without tidegate."""
     found = shutil.which("python3")
-    if found is None or os.path.dirname(found) != os.path.dirname(sys.executable):
+    elsewhere = found is None or os.path.dirname(found) != os.path.dirname(sys.executable)
+    if elsewhere and _is_ours_to_choose(spark):
         from tidegate.spark.datasource import TidegateDataSource
 
         spark.dataSource.register(TidegateDataSource)
+
+
+def _is_ours_to_choose(spark: SparkSession) -> bool:
+    return str(spark.sparkContext.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ
 
 
 def is_stopped(spark: SparkSession) -> bool:
