@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import tidegate as tg
 from tidegate import col
@@ -151,8 +152,11 @@ class Reached(Exception):
     """Every check of the pipeline was passed: the session was asked something."""
 
 
-class Session:
+class Session(SparkSession):
     """Stands in for Spark's session; the first question to it ends the test."""
+
+    def __init__(self) -> None:
+        pass
 
     @property
     def conf(self) -> Any:
@@ -169,6 +173,9 @@ class Session:
         ({"restore": True}, "restore is"),
         ({"restore": None}, "restore is"),
         ({"colour": "red"}, "start: .*colour"),
+        ({"store": 5}, "store is a path or a URL"),
+        ({"overwrite": "yes"}, "overwrite is True or False"),
+        ({"append": 1}, "append is True or False"),
     ],
 )
 def test_start_refuses_what_makes_no_sense(options: dict[str, Any], words: str, made: tg.Stream) -> None:

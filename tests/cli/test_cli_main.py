@@ -120,6 +120,27 @@ def test_run_refuses_wrong_options_before_it_starts_spark(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--parallelism", "0"], "parallelism is a whole number"),
+        (["--interval", "1s"], "no place to write"),
+        (["--interval", "1s", "--store", "/proc/nowhere"], "the store cannot be used"),
+        (["--interval", "1s", "--store", "ftp://host/x"], "no store of this kind"),
+    ],
+)
+def test_run_asks_for_no_session_that_it_could_not_use(
+    options: list[str],
+    sentence: str,
+    pipeline_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidegate.spark.session.local_session", lambda *given: pytest.fail("Spark was started"))
+    assert main(["run", str(pipeline_file), *options]) == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_a_failed_job_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pipeline_file: Path
 ) -> None:

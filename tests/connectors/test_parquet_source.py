@@ -307,6 +307,11 @@ def test_a_file_a_list_and_a_url_are_paths_too(write_file: WriteFile, tmp_path: 
     check(one)
 
 
+def test_a_url_of_sparks_own_kind_is_no_relative_path(write_file: WriteFile, tmp_path: Path) -> None:
+    path = write_file("a.parquet", events(0, 3))
+    assert ParquetSource(f"file:{path}").path == ParquetSource(path).path
+
+
 def test_relative_paths_work_from_another_directory(
     write_file: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +334,26 @@ def test_dictionary_columns_come_as_plain_values(write_file: WriteFile, tmp_path
     source = ParquetSource(tmp_path / "data").with_filter(pc.field("s") == "x")
     assert source.schema.field("s").type == pa.string()
     assert read_all(source).to_pydict() == {"s": ["x", "x"], "k": [1, 3]}
+    check(source)
+
+
+def test_views_come_as_plain_values(write_file: WriteFile, tmp_path: Path) -> None:
+    views = pa.table({"s": pa.array(["x", None, "z"], pa.string_view()), "b": pa.array([b"x", b"", None], pa.binary_view())})
+    write_file("a.parquet", views)
+    source = ParquetSource(tmp_path / "data")
+    assert source.schema.types == [pa.string(), pa.binary()]
+    assert read_all(source).to_pydict() == views.to_pydict()
+
+
+def test_files_may_differ_in_the_order_of_columns_and_in_whether_they_may_be_null(
+    write_file: WriteFile, tmp_path: Path
+) -> None:
+    never_null = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+    write_file("a.parquet", pa.table({"k": [1], "v": [2]}, schema=never_null))
+    write_file("b.parquet", pa.table({"v": [20, 30], "k": pa.array([10, None], pa.int64())}))
+    source = ParquetSource(tmp_path / "data")
+    assert source.schema == pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    assert read_all(source).to_pydict() == {"k": [1, 10, None], "v": [2, 20, 30]}
     check(source)
 
 

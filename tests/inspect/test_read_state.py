@@ -195,3 +195,14 @@ def test_open_sessions_are_rows_with_their_bounds(data: Path, tmp_path: Path) ->
     table = tg.read_state(store, "sessions")
     assert sorted(set(table["key"].to_pylist())) == ["k0", "k1", "k2"]
     assert sum(table["n"].to_pylist()) == ROWS
+
+
+def test_the_only_job_that_has_such_an_operator_need_not_be_named(data: Path, tmp_path: Path) -> None:
+    counts = watched(data).key_by("key").aggregate(n=tg.count())
+    for job, name in (("one", "counts"), ("two", "totals"), ("three", "totals")):
+        store = stopped(counts.named(name), tmp_path, job)
+    assert sorted(tg.read_state(store, "counts")["n"].to_pylist()) == [100, 100, 100]
+    for name in ("totals", "nobodys"):
+        with pytest.raises(InvalidUseError, match=r"name the job; in this store there are: .*three, two"):
+            tg.read_state(store, name)
+    assert tg.read_state(f"file:{store}", "totals", job="two").num_rows == 3

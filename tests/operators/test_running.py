@@ -166,6 +166,22 @@ def test_a_sum_that_leaves_64_bits_is_an_error() -> None:
         gang.barrier()
 
 
+def test_decimals_are_added_up_over_batches_and_too_many_digits_are_an_error() -> None:
+    kind = pa.decimal128(38, 2)
+    schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", kind)])
+    gang = running_gang(schema, ("key",), (Aggregate("s", "sum", "v"),), 1)
+
+    def feed(value: str) -> None:
+        gang.feed(pa.record_batch([pa.array([1]), pa.array([1]), pa.array([Decimal(value)], kind)], schema=schema))
+        gang.barrier()
+
+    for value in ("1.25", "-0.75", "9" * 35):
+        feed(value)
+    assert gang.result().column("s").to_pylist()[-1] == Decimal("9" * 35 + ".50")
+    with pytest.raises(InvalidUseError, match="too large"):
+        feed("9" * 36)
+
+
 KEYS = {
     "string": (pa.string(), ["a", "b", None, "", "a"]),
     "binary": (pa.binary(), [b"a", b"\x00", None, b"", b"a"]),

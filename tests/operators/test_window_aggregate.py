@@ -219,6 +219,28 @@ def test_an_overflow_inside_one_batch_is_an_error() -> None:
         gang.finish()
 
 
+@pytest.mark.parametrize(("kind", "digits"), [(pa.decimal128(38, 2), 38), (pa.decimal256(76, 2), 76)], ids=str)
+def test_a_decimal_sum_that_leaves_its_digits_is_an_error_and_one_that_fits_is_exact(kind: pa.DataType, digits: int) -> None:
+    largest = "9" * (digits - 2) + ".99"
+    half = Decimal("4" * (digits - 2) + ".44")
+    assert one_sum([half, half], kind) == Decimal("8" * (digits - 2) + ".88")
+    for sign in ("", "-"):
+        with pytest.raises(InvalidUseError, match="too large"):
+            one_sum([Decimal(sign + largest), Decimal(sign + "0.01")], kind)
+    with pytest.raises(InvalidUseError, match="too large"):
+        one_sum([Decimal(largest), Decimal(largest)], kind)
+
+
+def test_an_overflow_of_decimals_inside_one_batch_is_an_error() -> None:
+    kind = pa.decimal128(38, 0)
+    schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", kind)])
+    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("s", "sum", "v"),))
+    values = pa.array([Decimal("9" * 38)] * 2, kind)
+    gang.feed(pa.RecordBatch.from_arrays([pa.array([1, 1]), pa.array([1, 1]), values], schema=schema))
+    with pytest.raises(InvalidUseError, match="too large"):
+        gang.finish()
+
+
 def test_means_of_large_integers_do_not_overflow() -> None:
     assert one_sum([2**62, 2**62, 2**62], pa.int64(), "mean") == float(2**62)
 

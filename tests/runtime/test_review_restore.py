@@ -170,7 +170,7 @@ def test_a_savepoint_is_there_when_the_sinks_show_what_it_counts_as_done(jobs: J
     sink.on_commit = refuse
     with pytest.raises(TimeoutError):
         job.savepoint(str(jobs.path / "saved"), timeout="300ms")
-    assert asked.is_set() and not (jobs.path / "saved").exists()
+    assert asked.is_set() and not (jobs.path / "saved" / "savepoint.json").exists()
     sink.on_commit = lambda epoch: None
     job.savepoint(str(jobs.path / "saved"))
     assert len(sink.rows()) == 300

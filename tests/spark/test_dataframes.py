@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +22,7 @@ from pyspark.sql import functions as sf
 import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.errors import InvalidUseError
+from tidegate.spark.gang import register_format, use_this_python
 
 OFTEN = tg.CheckpointConfig(interval="200ms")
 
@@ -190,3 +194,29 @@ def test_collected_rows_are_a_dataframe_and_an_output_without_rows_has_its_colum
     assert empty.to_dataframe(spark).count() == 0
     with pytest.raises(InvalidUseError, match="name one of"):
         job.to_dataframe(spark)
+
+
+def test_a_stream_can_end_in_a_dataframe(spark: SparkSession) -> None:
+    with pytest.raises(InvalidUseError, match="needs a Spark session"):
+        tg.generate(rows=10).to_dataframe("spark")
+    job = tg.Pipeline("frame", tg.generate(rows=10).to_dataframe(spark)).start(spark, parallelism=1)
+    assert job.await_termination(60)
+    assert job.to_dataframe(spark).count() == job.collect().num_rows == 10
+
+
+@pytest.mark.parametrize(("path", "registered"), [("/nowhere", 1), (os.path.dirname(sys.executable), 0)])
+def test_the_format_is_registered_where_spark_would_look_for_it_in_vain(
+    path: str, registered: int, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM asks the python3 of PATH, unless PYSPARK_PYTHON names another."""
+    formats: list[Any] = []
+    context = SimpleNamespace(master="local[2]", pythonExec="python3")
+    session: Any = SimpleNamespace(sparkContext=context, dataSource=SimpleNamespace(register=formats.append))
+    monkeypatch.setenv("PATH", path)
+    use_this_python(session)
+    register_format(session)
+    assert (context.pythonExec, formats) == ("python3", []), "whoever set PYSPARK_PYTHON knows better"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    use_this_python(session)
+    register_format(session)
+    assert (context.pythonExec, len(formats)) == (sys.executable, registered)

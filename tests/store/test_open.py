@@ -8,10 +8,10 @@ import pytest
 
 from tidegate.errors import InvalidUseError
 from tidegate.store.durable import DurableFileStore
-from tidegate.store.open import check_writable, open_store
+from tidegate.store.open import check_writable, open_store, settled
 
 
-@pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}"])
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}", "file:{}", "FILE:{}"])
 def test_a_path_and_its_file_url_are_the_same_directory(tmp_path: Path, form: str) -> None:
     store = open_store(form.format(tmp_path / "a b"))
     store.put("x", b"1")
@@ -21,6 +21,13 @@ def test_a_path_and_its_file_url_are_the_same_directory(tmp_path: Path, form: st
 
 def test_a_path_object_will_do(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path), DurableFileStore)
+
+
+def test_a_settled_place_does_not_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert settled("a/../b") == settled(f"file://{tmp_path}/b") == settled(f"file:{tmp_path}/b") == str(tmp_path / "b")
+    assert settled("s3://bucket/a/../b") == "s3://bucket/a/../b"
+    assert settled("memory://x") == "memory://x"
 
 
 def test_memory_is_shared_by_name_and_fresh_without_one() -> None:

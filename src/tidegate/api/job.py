@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow as pa
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
 from tidegate.runtime.leader import Leader
-from tidegate.runtime.savepoint import shown_place, write_savepoint
+from tidegate.runtime.savepoint import savepoint_place, shown_place, write_savepoint
 
 STOP_WAIT_S = 60.0
 
@@ -47,8 +48,8 @@ class Job:
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the job has ended; False when ``timeout`` seconds passed first. Raises what made the job fail."""
-        if timeout is not None and timeout < 0:
-            raise InvalidUseError(f"timeout is a number of seconds timeout={timeout}")
+        if timeout is not None and (not isinstance(timeout, int | float) or not timeout >= 0):
+            raise InvalidUseError(f"timeout is a number of seconds timeout={timeout!r}")
         if not self._leader.ended.wait(timeout):
             return False
         if self._leader.error is not None:
@@ -60,26 +61,29 @@ class Job:
         self._need_checkpoints("checkpoint()")
         return self._leader.request_checkpoint().result(parse_duration_ms(timeout) / 1000)
 
-    def savepoint(self, path: str | None = None, timeout: Duration = "600s") -> int:
+    def savepoint(self, path: str | os.PathLike[str] | None = None, timeout: Duration = "600s") -> int:
         """Take an aligned checkpoint that is kept, and copy it to ``path`` if one is given; gives its epoch.
 
         ``Pipeline.start(restore=path)`` starts from the copy, in any store, at any parallelism.
         """
         self._need_checkpoints("savepoint()")
-        name = "" if path is None else shown_place(path)
+        place = None if path is None else savepoint_place(path)
+        name = "" if place is None else shown_place(place)
         epoch = self._leader.request_checkpoint(savepoint=name).result(parse_duration_ms(timeout) / 1000)
-        if path is not None:
-            write_savepoint(self._leader.log, epoch, path)
+        if place is not None:
+            write_savepoint(self._leader.log, epoch, place)
         return epoch
 
     def cancel_checkpoint(self, checkpoint_id: int) -> None:
         """Abort a checkpoint that is under way."""
         self._leader.cancel_checkpoint(checkpoint_id).result(STOP_WAIT_S)
 
-    def stop(self, savepoint: str | None = None, drain: bool = False) -> None:
-        """End the job and wait for it: after a savepoint if a name is given, after all input is done with ``drain``.
+    def stop(self, savepoint: str | os.PathLike[str] | None = None, drain: bool = False) -> None:
+        """End the job and wait for it, after a savepoint if a place is given.
 
-        What was not committed by a checkpoint is done again by the next start.
+        What was not committed by a checkpoint is done again by the next start. With ``drain`` the sources end where they are,
+        as if there were no more rows: open windows are given, everything that was read is committed, and the job is FINISHED
+        for good. It does not read on when it is started again.
         """
         if savepoint is not None:
             self.savepoint(savepoint)

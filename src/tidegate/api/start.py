@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate.api.job import Job
@@ -33,17 +34,23 @@ def start_job(
     spool: str | os.PathLike[str] | None = None,
 ) -> Job:
     """Check the session and the settings, then start the gang. Raises before anything is started."""
-    from tidegate.spark.cluster import driver_host, slots
-    from tidegate.spark.gang import SparkGang, check_session
-    from tidegate.spark.ship import ship_code
+    from tidegate.spark.cluster import driver_host, shared_place, slots
+    from tidegate.spark.gang import SparkGang, check_session, register_format
+    from tidegate.spark.ship import check_sendable, ship_code
 
     _check_network(bind, tls)
+    _check_switches(overwrite=overwrite, append=append)
+    given = None if store is None else _path("store", store)
     width = check_session(spark, parallelism)
     _check_room(pipeline, width, slots(spark))
+    plan = pipeline.physical(width)
+    check_sendable(plan)
+    settings = checkpoint or CheckpointConfig()
+    place = settings.place(given) or given
     options = JobOptions(
         parallelism=width,
-        checkpoint=checkpoint or CheckpointConfig(),
-        store=None if store is None else os.fspath(store),
+        checkpoint=replace(settings, data_dir=None),
+        store=None if place is None else shared_place(spark, place),
         restore=_choice(restore),
         savepoint=_savepoint(restore),
         overwrite=overwrite,
@@ -51,11 +58,24 @@ def start_job(
         bind=bind,
         advertise=driver_host(spark, bind),
         tls=tls,
-        spool=None if spool is None else os.fspath(spool),
+        spool=None if spool is None else _path("spool", spool),
     )
     gang = SparkGang(spark, width)
+    register_format(spark)
     ship_code(spark)
-    return Job(begin(pipeline.physical(width), gang, options))
+    return Job(begin(plan, gang, options))
+
+
+def _path(name: str, given: object) -> str:
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidUseError(f"{name} is a path or a URL {name}={given!r}")
+    return str(os.fspath(given))
+
+
+def _check_switches(**switches: object) -> None:
+    for name, given in switches.items():
+        if not isinstance(given, bool):
+            raise InvalidUseError(f"{name} is True or False {name}={given!r}")
 
 
 def _check_network(bind: object, tls: object) -> None:

@@ -14,7 +14,8 @@ def read_state(
 ) -> pa.Table:
     """The state of an operator in a checkpoint: window, keys, and what was aggregated or kept for them.
 
-    Without ``epoch`` it is the checkpoint that the next start would begin from; ``job`` is needed when the store has several.
+    Without ``epoch`` it is the checkpoint that the next start would begin from; ``job`` is needed when several
+    jobs of the store have such an operator.
     Windows that are closed are no longer state. A sliding window's state is kept by pane, the stretch that its windows share.
     """
     from tidegate.runtime import inspect
@@ -23,4 +24,4 @@ def read_state(
         raise InvalidUseError(f"read_state needs the name of an operator operator={operator!r}")
     if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool)):
         raise InvalidUseError(f"an epoch is a number epoch={epoch!r}")
-    return inspect.read_state(inspect.find(os.fspath(store), job=job, epoch=epoch), operator)
+    return inspect.read_state(inspect.find(os.fspath(store), job=job, epoch=epoch, operator=operator), operator)

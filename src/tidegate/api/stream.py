@@ -201,6 +201,13 @@ class Stream:
 
         return self._written(CollectSink(check_name("a result", name)), "collect")
 
+    def to_dataframe(self, spark: Any) -> Output:
+        """To the driver: ``job.to_dataframe(spark)`` gives the committed rows as a Spark DataFrame."""
+        from tidegate.spark.frames import need_session
+
+        need_session(spark)
+        return self.collect("dataframe")
+
     def for_each_batch(self, function: Callable[[pa.RecordBatch, int], object]) -> Output:
         """Call ``function(batch, epoch)`` on the driver, in epoch order; a crash may repeat a call."""
         from tidegate.connectors.foreach import ForEachBatchSink

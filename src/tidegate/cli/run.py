@@ -64,6 +64,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     path, _ = split_target(arguments.file)
     checkpoint = CheckpointConfig(interval=arguments.interval, unaligned=arguments.unaligned)
     pipeline = load_pipeline(arguments.file)
+    _check_place(arguments.parallelism, checkpoint.place(arguments.store))
     _workers_find_modules_beside(path)
     spark = local_session(arguments.master, f"tidegate {pipeline.name}")
     try:
@@ -72,6 +73,17 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
         return _run(pipeline, spark, checkpoint, arguments, output)
     finally:
         spark.stop()
+
+
+def _check_place(parallelism: int | None, place: str | None) -> None:
+    """What the start would refuse too, but only once Spark is up."""
+    from tidegate.plan.build import check_parallelism
+    from tidegate.store.open import check_writable, open_store
+
+    if parallelism is not None:
+        check_parallelism(parallelism)
+    if place is not None:
+        check_writable(open_store(place))
 
 
 def _run(

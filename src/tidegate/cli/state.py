@@ -17,7 +17,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("store", metavar="STORE", help="a directory or file://, s3://, gs://, az://")
     verb.add_argument("operator", metavar="OPERATOR", help="as `tidegate show` lists it")
     verb.add_argument("--epoch", metavar="N", type=int, help="default: what the next start would begin from")
-    verb.add_argument("--job", metavar="NAME", help="needed when the store has several jobs")
+    verb.add_argument("--job", metavar="NAME", help="needed when several jobs of the store have such an operator")
     verb.add_argument("--limit", metavar="ROWS", type=int, default=ROWS_SHOWN, help=f"default: {ROWS_SHOWN}; 0 for all")
 
 
@@ -27,7 +27,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
 
     if arguments.limit < 0:
         raise InvalidUseError(f"--limit is a number of rows, 0 for all limit={arguments.limit}")
-    found = inspect.find(arguments.store, job=arguments.job, epoch=arguments.epoch)
+    found = inspect.find(arguments.store, job=arguments.job, epoch=arguments.epoch, operator=arguments.operator)
     table = inspect.read_state(found, arguments.operator)
     rows = (table.slice(0, arguments.limit) if arguments.limit else table).to_pylist()
     output.document(

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError, TidegateError
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# Hadoop and Spark also write ``file:/path``.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/", re.IGNORECASE)
 _WRONG_PLACE = {
     errno.ENOENT: "there is no such file or directory",
     errno.ENOTDIR: "this is not a directory, give the path of one",

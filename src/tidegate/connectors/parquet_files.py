@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from tidegate.connectors.local import file_errors
-from tidegate.connectors.parquet_reader import Layout
+from tidegate.connectors.parquet_reader import Layout, plain_type
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 _TAIL_BYTES = 8
@@ -82,18 +82,15 @@ def _raise(error: OSError) -> None:
 
 
 def plain_schema(path: str) -> pa.Schema:
-    """A file's columns without metadata, dictionaries as what they stand for."""
+    """A file's columns without metadata, dictionaries and views as what they stand for. Whether a column may be null does not
+    count: files of one table often differ in that.
+    """
     with file_errors(path), pq.ParquetFile(path) as file:
         return _plain(file.schema_arrow)
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type, f.nullable)
-            for f in schema
-        ]
-    )
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 def open_file(path: str, known: Footer | None = None) -> tuple[pq.ParquetFile, Footer]:
@@ -123,7 +120,7 @@ def file_facts(root: str, name: str, schema: pa.Schema, event_time: str | None) 
     file, footer = open_file(path)
     with file:
         found = _plain(file.schema_arrow)
-        if not found.equals(schema):
+        if dict(_columns(found)) != dict(_columns(schema)) or len(found) != len(schema):
             raise InvalidUseError(
                 f"this file has other columns than the first: {_difference(schema, found)} path={path}"
             )
@@ -142,7 +139,11 @@ def _difference(expected: pa.Schema, found: pa.Schema) -> str:
     for name in [*there, *here]:
         if here.get(name) != there.get(name):
             return f"{name} is {here.get(name, 'missing')!r}, expected {there.get(name, 'nothing')!r}"
-    return "they come in another order"
+    return "one of them comes twice"
+
+
+def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    return [(field.name, field.type) for field in schema]
 
 
 def row_group_facts(

@@ -14,6 +14,7 @@ from tidegate.connectors.local import file_errors
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Offset, Polled
 
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 DECODE_ROWS_MAX = 262_144
 """Rows decoded at a time, at the most; the first poll decides how many it really is."""
 
@@ -154,10 +155,18 @@ class SkippedReader:
         """There is nothing to let go of."""
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """What a dictionary or a view stands for: Arrow has no kernel that would take rows out of a view."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    return _VIEWS.get(kind, kind)
+
+
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if not any(pa.types.is_dictionary(kind) for kind in batch.schema.types):
+    kinds = [plain_type(kind) for kind in batch.schema.types]
+    if kinds == batch.schema.types:
         return batch
-    columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
+    columns = [column.cast(kind) for column, kind in zip(batch.columns, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from tidegate.core.align import UnalignedCheckpointConfig
 from tidegate.core.inject import BarrierInjectorConfig, CheckpointBarrierInjector
 from tidegate.core.subtask import Subtask
+from tidegate.core.unaligned import UnalignedCheckpointMetrics
 from tidegate.plan.connector import SinkWriter, WriterContext
 from tidegate.plan.physical import (
     Edge,
@@ -90,6 +91,7 @@ class Assembly:
             "rows_read": sum(task.reader.rows_read for task in self.tasks if task.reader is not None),
             "rows_out": sum(sink.rows for task in self.tasks for sink in task.sinks.values()),
             "operators": operators,
+            **_unaligned(self.tasks),
             "ended": all(task.ended for task in self.tasks),
         }
 
@@ -109,6 +111,12 @@ class Assembly:
             one.close()
         except Exception as error:
             log.warning("%s could not be closed: %r job=%s", what, error, self.setup.plan.job)
+
+
+def _unaligned(tasks: Iterable[StageTask]) -> dict[str, int]:
+    """How often and how much the fan-ins of this node went unaligned since its start."""
+    counted = [asdict(task.protocol.metrics()) for task in tasks]
+    return {each.name: sum(one[each.name] for one in counted) for each in fields(UnalignedCheckpointMetrics)}
 
 
 def assemble(

@@ -29,7 +29,7 @@ from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.supply import Feeds, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
-from tidegate.store.open import check_writable, open_store
+from tidegate.store.open import check_writable, local_path, open_store, settled
 
 if TYPE_CHECKING:
     from tidegate.wire.control import ControlServer
@@ -64,12 +64,13 @@ class JobOptions:
 
 def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader:
     """Check everything, then start the leader's thread. Raises before anything is started or changed. Blocks a while."""
-    place = options.checkpoint.place(options.store)
+    given = None if options.store is None else settled(options.store)
+    place = _place(plan.job, given, options)
     store = open_store(place if place is not None else "memory://")
     if place is not None:
         check_writable(store)
     plan, keeps_spool = spooled(plan, place, options.spool)
-    plan = supplied(plan, place or options.store, fresh=options.restore == "none")
+    plan = supplied(plan, place or given, fresh=options.restore == "none")
     splits = {spec.name: tuple(spec.source.splits()) for spec in _sources(plan)}
     _check_bounds(plan, options)
     secret = secrets.token_bytes(32)
@@ -101,10 +102,10 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         append=options.append,
         checkpointing=options.checkpoint.enabled,
         restarts=options.restarts,
-        savepoint=None if options.savepoint is None else read_savepoint(options.savepoint, coordinator.shape),
+        savepoint=None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape),
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader", close_limit_s=LEADER_CLOSE_S))
-    leader.check()
+    finished = leader.check()
     if leader.restored_from is not None and not keeps_spool:
         raise InvalidUseError(
             "collect() and for_each_batch() keep committed rows in a directory of the driver that ends with the process, so this "
@@ -121,7 +122,17 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     address.append(server.address)
     leader.on_end = feeds.then(server.close)
     threading.Thread(target=leader.run, name=f"tidegate-leader-{plan.job}", daemon=True).start()
+    if finished:  # it only publishes once more
+        leader.ended.wait(LEADER_CLOSE_S)
     return leader
+
+
+def _place(job: str, store: str | None, options: JobOptions) -> str | None:
+    """Where the job lives. Without checkpoints it goes on from what its store has, else that stays untouched."""
+    place = options.checkpoint.place(options.store)
+    if place is not None:
+        return settled(place)
+    return store if store is not None and LogStore(open_store(store), job).read() else None
 
 
 def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> ControlServer:
@@ -162,10 +173,12 @@ def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[P
     needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, SinkSpec) and _wants_spool(s)]
     if not needs:
         return plan, True
-    local = place is not None and "://" not in place.removeprefix("file://")
-    kept = spool if spool is not None else place if local else None
-    root = Path(temporary_directory("spool") if kept is None else kept.removeprefix("file://"))
-    return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name)), kept is not None
+    kept = spool if spool is not None else place
+    path = None if kept is None else local_path(settled(kept))
+    if path is None and spool is not None:
+        raise InvalidUseError(f"spool is a directory of the driver spool={spool}")
+    root = Path(temporary_directory("spool") if path is None else path)
+    return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name)), path is not None
 
 
 def _wants_spool(spec: SinkSpec) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -44,6 +45,11 @@ class Cause:
     user_error: bool = False
     traceback: str = ""
 
+    @classmethod
+    def of(cls, what: str, error: BaseException) -> Cause:
+        """Work on the driver failed. With the traceback: of ``for_each_batch`` and of own sinks it is the user's."""
+        return cls(f"{what}: {error!r}", traceback="".join(traceback.format_exception(error)))
+
 
 @dataclass(slots=True)
 class Member:
@@ -56,7 +62,20 @@ class Member:
     report: dict[str, Any] = field(default_factory=dict)
 
 
-PERMANENT = {"UserFunctionError", "InvalidUseError", "ProtocolError", "TypeError", "AssertionError"}
+PERMANENT = {
+    "UserFunctionError",
+    "InvalidUseError",
+    "ProtocolError",
+    "TypeError",
+    "AssertionError",
+    "AttributeError",
+    "KeyError",
+    "NotImplementedError",
+    "ArrowInvalid",
+    "ArrowKeyError",
+    "ArrowNotImplementedError",
+    "ArrowTypeError",
+}
 """Errors that will most likely come again: they get fewer restarts."""
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
@@ -25,7 +24,7 @@ from tidegate.runtime.snapshotfile import WATERMARK_KEY, crc32c, read_run
 from tidegate.state.partial import END, WINDOW, Layout, counted_partials, results
 from tidegate.store.base import Store
 from tidegate.store.objects import bare_url
-from tidegate.store.open import open_store
+from tidegate.store.open import local_path, open_store
 
 CHECKPOINTS = pa.schema(
     [
@@ -81,9 +80,8 @@ class Found:
 def existing_store(url: str | Path) -> Store:
     """The store at this address. A directory that is not there is an error, not a new store."""
     text = str(url)
-    parts = urlsplit(text)
-    local = "://" not in text or parts.scheme == "file"
-    if local and not Path(text if "://" not in text else unquote(parts.path)).expanduser().is_dir():
+    path = local_path(text)
+    if path is not None and not Path(path).expanduser().is_dir():
         raise InvalidUseError(f"no such directory: give the store that the job was started with store={text}")
     return open_store(text)
 
@@ -101,10 +99,15 @@ def _parsed(job: str, path: str) -> object:
         return None
 
 
-def find(url: str | Path, *, job: str | None = None, epoch: int | None = None) -> Found:
-    """A checkpoint: of this job, or of the only one; of this epoch, or the one that the next start would begin from."""
+def find(
+    url: str | Path, *, job: str | None = None, epoch: int | None = None, operator: str | None = None
+) -> Found:
+    """A checkpoint of this epoch, or the one that the next start would begin from.
+
+    Of this job; else of the only one, or of the only one that has such an operator.
+    """
     store = existing_store(url)
-    name = job if job is not None else _only_job(store)
+    name = job if job is not None else _only_job(store, operator)
     entries = LogStore(store, name).read()
     if epoch is None:
         head = LogView(entries).head
@@ -118,8 +121,11 @@ def find(url: str | Path, *, job: str | None = None, epoch: int | None = None) -
     return Found(store, manifests[epoch])
 
 
-def _only_job(store: Store) -> str:
+def _only_job(store: Store, operator: str | None) -> str:
     names = jobs_in(store)
+    if len(names) > 1 and operator is not None:
+        heads = {name: LogView(LogStore(store, name).read()).head for name in names}
+        names = [name for name, head in heads.items() if head is not None and operator in head.plan] or names
     if len(names) != 1:
         there = ", ".join(names) if names else "none"
         raise InvalidUseError(f"name the job; in this store there are: {there} store={store.url}")

@@ -115,12 +115,11 @@ class Leader:
 
     # -- before anything starts ------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Read the log and refuse a start that can't be, before anything is started or changed. Blocks."""
+    def check(self) -> bool:
+        """Read the log and refuse a start that can't be, before anything is started or changed. True: it is done. Blocks."""
         self._setup.publisher.check()
-        entries = self._setup.log.read()
-        self._entries: Sequence[LogEntry] = entries
-        decision = self._resolve(LogView(entries))
+        self._entries: Sequence[LogEntry] = self._setup.log.read()
+        decision = self._resolve(LogView(self._entries))
         match decision:
             case Refuse(why):
                 raise InvalidUseError(why)
@@ -130,6 +129,7 @@ class Leader:
                 pass  # the user says that the sinks show what the savepoint's job had written, and no more
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
+        return isinstance(decision, AlreadyFinished)
 
     def _resolve(self, view: LogView) -> Decision:
         shape = self._machine.shape
@@ -358,7 +358,7 @@ class Leader:
         def done(future: Future[ev.Event | None]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
-                self._mailbox.post(partial(self._fail, Cause(f"{name}: {error!r}")))
+                self._mailbox.post(partial(self._fail, Cause.of(name, error)))
             elif not future.cancelled():
                 event = future.result()
                 if event is not None:

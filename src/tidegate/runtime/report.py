@@ -8,6 +8,9 @@ from typing import Any
 
 from tidegate.core.orders import CheckpointCompleted
 
+COUNTS = ("rows_in", "rows_read", "rows_out", "unaligned_count", "threshold_switches", "total_inflight_bytes")
+"""Of the gang under way, all nodes together."""
+
 
 def added_up(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """The counts of all nodes."""
@@ -17,9 +20,10 @@ def added_up(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
             total = operators.setdefault(name, {})
             for key, value in values.items():
                 total[key] = total.get(key, 0) + value
-    counts = {key: sum(report.get(key, 0) for report in reports.values()) for key in ("rows_in", "rows_read", "rows_out")}
+    counts = {key: sum(report.get(key, 0) for report in reports.values()) for key in COUNTS}
     late = sum(values.get("late_rows", 0) for values in operators.values())
-    return {**counts, "late_rows": late, "operators": operators}
+    overtaking = any(report.get("is_in_unaligned_mode") for report in reports.values())
+    return {**counts, "is_in_unaligned_mode": overtaking, "late_rows": late, "operators": operators}
 
 
 def committed(effect: CheckpointCompleted) -> dict[str, Any]:

@@ -6,6 +6,7 @@ that they have in the job's store. It needs nothing else, so the job's own store
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from tidegate.core.log import Commit
@@ -15,7 +16,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.runtime.logstore import LogStore, objects_fault
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store
-from tidegate.store.open import open_store
+from tidegate.store.open import check_writable, open_store, settled
 
 MANIFEST = "savepoint.json"
 
@@ -37,6 +38,20 @@ def shown_place(url: str) -> str:
     return bare_url(url)
 
 
+def savepoint_place(path: object) -> str:
+    """Where to write one. Refuses a place that can't be written or has one, before there is anything to write. Blocks."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidUseError(f"a savepoint needs a path or a URL path={path!r}")
+    place = settled(str(os.fspath(path)))
+    store = open_store(place)
+    check_writable(store)
+    try:
+        store.get(MANIFEST)
+    except FileNotFoundError:
+        return place
+    raise _taken(place)
+
+
 def write_savepoint(log: LogStore, epoch: int, url: str) -> None:
     """Copy a committed checkpoint. Blocks. A savepoint that is there already is refused, whatever it holds."""
     entry = log.entry(epoch)
@@ -54,7 +69,11 @@ def copy_checkpoint(store: Store, manifest: CheckpointManifest, url: str) -> Non
             raise CorruptDataError(f"an object of the checkpoint is damaged path={entry.path}", path=entry.path)
         target.put(entry.path, data)
     if not target.create(MANIFEST, manifest.to_json()):
-        raise InvalidUseError(f"there is a savepoint already, choose another place path={shown_place(url)}")
+        raise _taken(url)
+
+
+def _taken(url: str) -> InvalidUseError:
+    return InvalidUseError(f"there is a savepoint already, choose another place path={shown_place(url)}")
 
 
 def read_savepoint(url: str, shape: PlanShape) -> Savepoint:

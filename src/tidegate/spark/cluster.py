@@ -9,10 +9,12 @@ from pyspark.sql import SparkSession
 
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.address import WILDCARDS, is_loopback, is_this_machine
+from tidegate.runtime.supply import temporary_directory
 
 EXECUTORS_WAIT_S = 60.0
 NO_MORE_S = 10.0
 LOOK_S = 0.1
+_memories: dict[str, str] = {}
 
 
 def is_cluster(spark: SparkSession) -> bool:
@@ -47,6 +49,26 @@ def await_slots(spark: SparkSession, wanted: int | None) -> int:
         if (again := slots(spark)) != found:
             found, changed = again, time.monotonic()
     return found
+
+
+def shared_place(spark: SparkSession, place: str) -> str:
+    """The place as the nodes can reach it, which are other processes.
+
+    Memory that ends with this one is a directory here that ends with it; other machines could not even reach that.
+    """
+    if not place.lower().startswith("memory://"):
+        return place
+    if is_cluster(spark):
+        raise InvalidUseError(
+            "the nodes of a cluster can't reach this process's memory: give store= a place that they share, for example an "
+            "s3:// URL"
+        )
+    name = place[len("memory://") :].strip("/")
+    if not name:
+        return temporary_directory("memory")
+    if name not in _memories:
+        _memories[name] = temporary_directory("memory")
+    return _memories[name]
 
 
 def executor_hosts(spark: SparkSession) -> list[str]:

@@ -56,7 +56,7 @@ class Request:
 
     def found(self) -> inspect.Found:
         """The checkpoint that is asked for."""
-        return inspect.find(self.store, job=self.job, epoch=self.epoch)
+        return inspect.find(self.store, job=self.job, epoch=self.epoch, operator=self.operator)
 
     def schema(self) -> pa.Schema:
         """The columns of the answer."""

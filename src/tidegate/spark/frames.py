@@ -17,17 +17,23 @@ from tidegate.errors import InvalidUseError
 
 def committed_rows(spark: Any, sinks: Sequence[tuple[str, Any, pa.Schema]], name: str | None = None) -> DataFrame:
     """What a sink shows now; what is committed later is in a DataFrame that is made later."""
-    if not isinstance(spark, SparkSession):
-        raise InvalidUseError(f"to_dataframe needs a Spark session given={type(spark).__name__}")
+    session = need_session(spark)
     label, sink, schema = _chosen(sinks, name)
     if hasattr(sink, "table"):
-        return spark.createDataFrame(sink.table())
+        return session.createDataFrame(sink.table())
     path = getattr(sink, "path", None)
     if path is None:
         raise InvalidUseError(f"this sink keeps no rows to read, use write_parquet or collect sink={label or sink!r}")
     if not os.path.isdir(path):
-        return spark.createDataFrame([], spark_schema(schema))
-    return spark.read.schema(spark_schema(schema)).parquet(str(path))
+        return session.createDataFrame([], spark_schema(schema))
+    return session.read.schema(spark_schema(schema)).parquet(str(path))
+
+
+def need_session(spark: object) -> SparkSession:
+    """The Spark session that was given."""
+    if not isinstance(spark, SparkSession):
+        raise InvalidUseError(f"to_dataframe needs a Spark session given={type(spark).__name__}")
+    return spark
 
 
 def _chosen(sinks: Sequence[tuple[str, Any, pa.Schema]], name: str | None) -> tuple[str, Any, pa.Schema]:

@@ -7,6 +7,7 @@ is a fresh job, fenced by its gang number.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -91,9 +92,23 @@ def _node_main(launch: Launch) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
 
 def use_this_python(spark: SparkSession) -> None:
     """On a local master, run the nodes with the driver's own Python unless the user chose another."""
-    context: Any = spark.sparkContext
-    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+    if _is_ours_to_choose(spark):
+        context: Any = spark.sparkContext
         context.pythonExec = sys.executable
+
+
+def register_format(spark: SparkSession) -> None:
+    """The JVM looks for formats with the ``python3`` of PATH, which may be another Python without tidegate."""
+    found = shutil.which("python3")
+    elsewhere = found is None or os.path.dirname(found) != os.path.dirname(sys.executable)
+    if elsewhere and _is_ours_to_choose(spark):
+        from tidegate.spark.datasource import TidegateDataSource
+
+        spark.dataSource.register(TidegateDataSource)
+
+
+def _is_ours_to_choose(spark: SparkSession) -> bool:
+    return str(spark.sparkContext.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ
 
 
 def is_stopped(spark: SparkSession) -> bool:
@@ -119,6 +134,8 @@ def check_session(spark: SparkSession, parallelism: int | None) -> int:
     """The parallelism to use; refuses what would hang, with what to do about it."""
     if getattr(spark, "is_remote", None) or "connect" in type(spark).__module__:
         raise InvalidUseError("tidegate needs a classic Spark session, not Spark Connect: build it with .master(...)")
+    if not isinstance(spark, SparkSession):
+        raise InvalidUseError(f"start needs a Spark session given={type(spark).__name__}")
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         raise InvalidUseError(
             "a gang keeps its executors: set spark.dynamicAllocation.enabled=false when you build the session"

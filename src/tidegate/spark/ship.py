@@ -18,11 +18,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import tidegate
 from tidegate.errors import InvalidUseError
+from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.supply import temporary_directory
 from tidegate.spark.cluster import is_cluster, slots
 from tidegate.spark.failure import reason
@@ -55,6 +57,17 @@ class Answer:
     """A hash of its tidegate, or the name of the archive that it is in; empty without one."""
     loaded: bool
     """True when its tidegate is imported already, by a preloading daemon: then another one can't take its place."""
+
+
+def check_sendable(plan: PhysicalPlan) -> None:
+    """Refuse what can't be pickled for the nodes before there is anything to restart."""
+    for spec in (spec for stage in plan.stages for spec in stage.operators):
+        try:
+            cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
+        except Exception as error:  # pickling runs code of the user's objects, which may raise anything
+            raise InvalidUseError(
+                f"the operator {spec.name!r} can't be sent to the nodes, make what it needs inside its function: {error}"
+            ) from error
 
 
 def ship_code(spark: SparkSession) -> bool:

@@ -36,10 +36,16 @@ def _sum(old: pa.Array, new: pa.Array) -> pa.Array:
     if old.null_count == len(old):
         return new
     try:
-        both = pc.add_checked(old, new).cast(new.type)
+        both = pc.add_checked(_wide(old), _wide(new)).cast(new.type)
     except pa.ArrowInvalid as error:
         raise InvalidUseError(f"a sum is too large for its column: sum a float or a decimal ({error})") from error
     return pc.coalesce(both, old, new)
+
+
+def _wide(column: pa.Array) -> pa.Array:
+    """Decimals with room for a sum: Arrow adds a digit, and the widest type has none left."""
+    kind = column.type
+    return column.cast(pa.decimal256(75, kind.scale)) if pa.types.is_decimal(kind) else column
 
 
 def _chosen(old: pa.RecordBatch, new: pa.RecordBatch, part: Part) -> dict[str, pa.Array]:

@@ -4,16 +4,17 @@ them.
 Nulls are SQL's: ``sum``, ``min``, ``max`` and ``mean`` pass over them and give null when there is nothing
 else; ``count(column)`` counts what is not null, ``count()`` counts rows. A null key is a key like any other.
 ``min`` and ``max`` pass over NaN unless there is nothing else. An integer sum that leaves 64 bits is an
-error, never a wrapped number. ``first`` and ``last`` go by event time and pass over nulls too; of several
-values at the same time ``first`` gives the smallest and ``last`` the largest, so that the order in which rows
-come never matters. ``count_distinct`` is exact: partials have one row per key and different value, and are
-counted at the end.
+error, never a wrapped number, and so is a decimal sum of more than 38 digits. ``first`` and ``last`` go by
+event time and pass over nulls too; of several values at the same time ``first`` gives the smallest and
+``last`` the largest, so that the order in which rows come never matters. ``count_distinct`` is exact:
+partials have one row per key and different value, and are counted at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Context
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ Function: TypeAlias = Literal["count_all", "count", "sum", "min", "max", "first"
 Call: TypeAlias = tuple[str | list[str], str]
 
 _I64_LIMIT = 1 << 63
+_EXACT = Context(prec=80)
 _FUNCTIONS: dict[str, tuple[tuple[str, Function], ...]] = {
     "count": (("n", "count"),),
     "sum": (("s", "sum"),),
@@ -185,15 +187,31 @@ def grouped(table: pa.Table, keys: Sequence[str], calls: Sequence[Call]) -> list
 
 
 def summable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """The column, as decimals if its sum might leave 64 bits: the cast of the result back to int64 is then
-    checked."""
+    """The column, in a wider type if its sum might leave the one it has: the cast of the result back is then
+    checked. Arrow itself would wrap."""
     kind = column.type
+    if pa.types.is_decimal(kind):
+        return _summable_decimals(column)
     if not pa.types.is_integer(kind) or kind.bit_width < 64 or len(column) == column.null_count:
         return column
     bounds = pc.min_max(column).as_py()
     if max(abs(bounds["min"]), abs(bounds["max"])) * len(column) < _I64_LIMIT:
         return column
     return column.cast(pa.decimal128(38, 0))
+
+
+def _summable_decimals(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    kind = column.type
+    digits = 38 if kind.bit_width <= 128 else 76
+    if kind.precision + len(str(len(column))) <= digits or len(column) == column.null_count:
+        return column
+    bounds = pc.min_max(column).as_py()
+    largest = max(abs(bounds["min"]), abs(bounds["max"]))
+    if int(largest.scaleb(kind.scale, _EXACT)) * len(column) < 10**digits:
+        return column
+    if digits == 76:
+        raise InvalidUseError("a sum may be too large for its column: sum a float")
+    return column.cast(pa.decimal256(76, kind.scale))
 
 
 def fitted(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
@@ -333,6 +351,7 @@ def _sortable(part: Part, kind: pa.DataType) -> pa.DataType:
 def _distinct_type(column: str, input: pa.Schema) -> pa.DataType:
     kind = plain(_field(input, column).type)
     try:
+        pc.equal(pa.array([], kind), pa.array([], kind))
         grouped(pa.table({"k": pa.array([], pa.int64()), "v": pa.array([], kind)}), ("k", "v"), [("v", "count_distinct")])
     except (pa.ArrowException, TypeError) as error:
         message = f"count_distinct does not work on {kind}: use another column column={column}"

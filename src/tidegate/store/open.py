@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,14 +27,12 @@ def open_store(url: str | Path, *, options: Mapping[str, str] | None = None) -> 
     one each time. ``options`` are the client's (such as ``endpoint`` or ``region``); without them the
     environment counts.
     """
-    if isinstance(url, Path) or "://" not in url:
-        return DurableFileStore(_local(str(url)))
+    path = local_path(str(url))
+    if path is not None:
+        return DurableFileStore(_local(path))
+    url = str(url)
     parts = urlsplit(url)
     match parts.scheme.lower():
-        case "file":
-            if parts.netloc not in ("", "localhost"):
-                raise InvalidUseError(f"a file URL has three slashes and no host url={url}")
-            return DurableFileStore(_local(unquote(parts.path)))
         case "memory":
             return _memory((parts.netloc + parts.path).strip("/"))
         case scheme if scheme in REMOTE_SCHEMES:
@@ -44,6 +43,22 @@ def open_store(url: str | Path, *, options: Mapping[str, str] | None = None) -> 
             raise InvalidUseError(
                 f"no store of this kind, use file, s3, gs, az or memory scheme={scheme or 'none'}"
             )
+
+
+def local_path(place: str) -> str | None:
+    """The path of a local place, which is a path or a file URL, with or without the slashes of a host; else ``None``."""
+    if not place.lower().startswith("file:/"):
+        return None if "://" in place else place
+    parts = urlsplit(place)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise InvalidUseError(f"a file URL has three slashes and no host url={place}")
+    return unquote(parts.path)
+
+
+def settled(place: str) -> str:
+    """The same place for processes with another working directory too: a local one becomes an absolute path."""
+    path = local_path(place)
+    return place if path is None else os.path.abspath(_local(path))
 
 
 def check_writable(store: Store) -> None:
