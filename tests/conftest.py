@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 # The machine may be busy: how long an example takes says nothing.
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", deadline=None, max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("glance", parent=settings.get_profile("steady"), max_examples=5)  # for coverage: no search
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # Files that take more than a few seconds: all of them run in ``make test``, none in ``make fast``.

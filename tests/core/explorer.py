@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidegate.core.align import DEFAULT_CONFIG, UnalignedCheckpointConfig
@@ -79,7 +80,7 @@ class System:
     room: int = 1
     wire: bool = True  # False: what is sent is received in the same step
     eager: bool = False  # True: what can be sent is sent before anything else happens
-    states_max: int = 1_000_000
+    depth_max: int | None = None  # None: all states, however many steps away
 
     def sources(self) -> list[int]:
         return [v for v, vertex in enumerate(self.vertices) if vertex.script]
@@ -109,6 +110,7 @@ class Worker:
         self.watermark = -1
         self.fires = 0
         self.frozen: tuple[int, int, tuple[Any, ...]] = (0, 0, ())
+        self.unsent: frozenset[int] = frozenset()  # the outputs that the barrier of the last cut has not left
         self.subtask: Subtask[Any] = Subtask(
             [e.input for e in system.edges if e.receiver == index],
             [e.output for e in system.edges if e.sender == index],
@@ -174,6 +176,7 @@ class Workers:
             worker = clone(self._workers[number], {})
             facts: list[Fact] = []
             self._act(worker, stimulus, facts)
+            self._check_barriers(worker, facts)
             answer = self._steps[(number, stimulus)] = (self.number(worker), tuple(facts))
         return answer
 
@@ -204,6 +207,8 @@ class Workers:
                 self._perform(worker, subtask.receive(input_id, self.messages.items[message]), facts)
             case ("take", output_id):
                 message, effects = subtask.taken(output_id)
+                if _is_barrier(message, worker.fires):
+                    worker.unsent -= {output_id}
                 facts.append(("sent", self.messages.number(message)))
                 self._perform(worker, effects, facts)
             case ("started", checkpoint_id):
@@ -258,8 +263,30 @@ class Workers:
             facts.append(("bad", f"I6: id {barrier.checkpoint_id} fired after {worker.fires}"))
         worker.fires = barrier.checkpoint_id
         answer = worker.subtask.fired(barrier)
+        worker.unsent = frozenset(worker.subtask.outputs)
         worker.frozen = (barrier.checkpoint_id, worker.offset, worker.seen)
         self._perform(worker, answer, facts)
+
+    def _check_barriers(self, worker: Worker, facts: list[Fact]) -> None:
+        """I3: until the barrier of the last cut leaves an output it is there, and no later event is ahead of it.
+
+        A newer one may stand in its place: at its deadline an ended subtask promotes what it has not fired.
+        """
+        for output_id in sorted(worker.unsent):
+            queue = list(worker.subtask.outputs[output_id]._queue)
+            place = next((p for p, message in enumerate(queue) if _is_barrier(message, worker.fires)), None)
+            if place is None:
+                facts.append(("bad", f"I3: barrier {worker.fires} is not on output {output_id}"))
+            elif any(self._is_later(worker, message) for message in queue[:place]):
+                facts.append(("bad", f"I3: a later event is ahead of barrier {worker.fires} on output {output_id}"))
+
+    def _is_later(self, worker: Worker, message: StreamMessage[Any]) -> bool:
+        """True for an event that the operator gave after its last cut."""
+        _, offset, seen = worker.frozen
+        script = self.system.vertices[worker.index].script
+        if not isinstance(message, Event):
+            return False
+        return message not in script[:offset] if script else message.payload not in seen
 
     def _ack(self, worker: Worker, whole: SnapshotComplete[Any], facts: list[Fact]) -> int:
         checkpoint_id, offset, seen = worker.frozen
@@ -289,6 +316,10 @@ class Table(Generic[V]):
 def _queues(subtask: Subtask[Any]) -> str:
     fan_in = subtask._fan_in
     return "" if fan_in is None else repr([channel.queue for channel in fan_in._channels.values()])
+
+
+def _is_barrier(message: StreamMessage[Any], checkpoint_id: int) -> bool:
+    return isinstance(message, Barrier) and message.barrier.checkpoint_id >= checkpoint_id
 
 
 def _is_flagged(message: StreamMessage[Any] | None) -> bool:
@@ -327,18 +358,23 @@ class Report:
     restores: int = 0
     unaligned: int = 0
     finished: int = 0
+    depth: int = 0
     complete: bool = True
 
     def __str__(self) -> str:
-        how = "all interleavings" if self.complete else "to its depth"
+        how = f"all, depth {self.depth}" if self.complete else f"all to depth {self.depth}"
         return (
-            f"{self.name:<34} {self.states:>8} states {self.steps:>9} steps  {how:<17} "
+            f"{self.name:<35} {self.states:>8} states {self.steps:>9} steps  {how:<16} "
             f"{self.commits:>6} commits {self.restores:>6} restored {self.finished:>5} ends"
         )
 
 
 class Explorer:
-    """Depth-first search over all states of a system. ``run`` raises ``Violation`` at the first broken promise."""
+    """Breadth-first search over the states of a system. ``run`` raises ``Violation`` at the first broken promise.
+
+    Every state within ``depth_max`` steps of the beginning is reached. From every tenth at the bound one way is
+    followed to the end, for a run that can't end any more: its ends are further away than the bound.
+    """
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -366,20 +402,28 @@ class Explorer:
     def _search(self) -> Report:
         workers = [Worker(self.system, v) for v in range(len(self.system.vertices))]
         first = self.start(tuple(self.workers.number(worker) for worker in workers), 1, 0, 0)
-        self._from[first] = None
-        frontier = [first]
-        while frontier:
-            if len(self._from) > self.system.states_max:
-                self.report.complete = False
-                break
-            state = frontier.pop()
-            for step, new in self._successors(state):
-                self.report.steps += 1
-                if new not in self._from:
-                    self._from[new] = (state, step)
-                    frontier.append(new)
-        self.report.states = len(self._from)
+        self._from[first], self._here = None, first
+        level, depth = [first], 0
+        while level and depth != self.system.depth_max:
+            level = [new for state in level for new in self._unseen(state)]
+            depth += bool(level)
+        self.report.depth, self.report.complete, self.report.states = depth, not level, len(self._from)
+        for state in level[::10]:
+            self._run_on(state)
         return self.report
+
+    def _unseen(self, state: State) -> Iterator[State]:
+        self._here = state
+        for step, new in self._successors(state):
+            self.report.steps += 1
+            if new not in self._from:
+                self._from[new] = (state, step)
+                yield new
+
+    def _run_on(self, state: State | None) -> None:
+        """One way from here to the end, or to where another way has been."""
+        while state is not None:
+            state = next(self._unseen(state), None)
 
     def start(self, workers: tuple[int, ...], next_id: int, aborts: int, crashes: int) -> State:
         nobody: tuple[tuple[Any, ...], ...] = tuple(() for _ in workers)
@@ -504,7 +548,7 @@ class Explorer:
         for fact in facts:
             match fact:
                 case ("bad", text):
-                    raise Violation(f"{text}\n{self._story(state, step)}")
+                    raise Violation(f"{text}\n{self._story(step)}")
                 case ("failed", checkpoint_id):
                     if checkpoint_id == state.current:
                         state = self._abort(state)._replace(aborts=state.aborts)
@@ -578,7 +622,7 @@ class Explorer:
                 raise Violation(
                     f"I1: at {self._name(v)} checkpoint {state.current} lost {lost} and has {twice} twice\n"
                     + "\n".join(map(str, acks))
-                    + f"\n{self._story(state, step)}"
+                    + f"\n{self._story(step)}"
                 )
 
     def _on_the_way(self, acks: tuple[Ack, ...], v: int) -> Counter[Any]:
@@ -612,22 +656,21 @@ class Explorer:
         """Nothing can happen any more: then all is done, exactly, and no checkpoint hangs."""
         self.report.finished += 1
         if state.current:
-            raise Violation(f"deadlock: checkpoint {state.current} hangs\n{self._story(state)}")
+            raise Violation(f"deadlock: checkpoint {state.current} hangs\n{self._story()}")
         for v, number in enumerate(state.workers):
             if not self.workers.infos[number].finished:
-                raise Violation(f"deadlock: {self._name(v)} never ends\n{self._story(state)}")
+                raise Violation(f"deadlock: {self._name(v)} never ends\n{self._story()}")
             if Counter(self.workers.seen(number)) != self._expected[v]:
                 seen = self.workers.seen(number)
-                raise Violation(f"exact result: {self._name(v)} saw {seen}\n{self._story(state)}")
+                raise Violation(f"exact result: {self._name(v)} saw {seen}\n{self._story()}")
 
     def _check_stalled(self, state: State) -> None:
         """Once every deadline has passed, a checkpoint completes although no operator gets a turn."""
-        start = state
         while state.current and state not in self._unstalled:
             self._unstalled.add(state)  # every stalled step uses something up, so this ends
             move = next(self._progress(state, stalled=True), None)
             if move is None:
-                raise Violation(f"stalled: checkpoint {state.current} waits for a turn\n{self._story(start)}")
+                raise Violation(f"stalled: checkpoint {state.current} waits for a turn\n{self._story()}")
             state = [new for _, new in self._apply(state, move)][-1]
 
     # -- for people ------------------------------------------------------------------------------------------
@@ -635,13 +678,13 @@ class Explorer:
     def _name(self, v: int) -> str:
         return self.system.vertices[v].name
 
-    def _story(self, state: State, last: Step | None = None) -> str:
+    def _story(self, last: Step | None = None) -> str:
         """The way here, one step per line."""
         steps = [] if last is None else [last]
-        way = self._from.get(state)
+        way = self._from[self._here]
         while way is not None:
             steps.append(way[1])
-            way = self._from.get(way[0])
+            way = self._from[way[0]]
         return f"{self.system.name}:\n  " + "\n  ".join(self._tell(step) for step in reversed(steps))
 
     def _tell(self, step: Step) -> str:
@@ -668,18 +711,23 @@ _ATOMS = (int, str, bytes, float, bool, type(None), Enum)
 _UNSEEN = {"unaligned_count", "threshold_switches", "total_inflight_bytes"}  # counters decide nothing
 
 
-def _is_value(thing: Any) -> bool:
-    return isinstance(thing, _ATOMS) or (is_dataclass(thing) and type(thing).__dataclass_params__.frozen)
+@cache
+def _is_value(kind: type) -> bool:
+    return issubclass(kind, _ATOMS) or (is_dataclass(kind) and kind.__dataclass_params__.frozen)
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
 
 
 def _attributes(thing: Any) -> list[str]:
-    slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-    return [name for name in (*slots, *getattr(thing, "__dict__", ())) if hasattr(thing, name)]
+    return [name for name in (*_slots(type(thing)), *getattr(thing, "__dict__", ())) if hasattr(thing, name)]
 
 
 def clone(thing: Any, memo: dict[int, Any]) -> Any:
     """A deep copy that shares all immutable values."""
-    if _is_value(thing) or isinstance(thing, (tuple, frozenset)):
+    if _is_value(type(thing)) or isinstance(thing, (tuple, frozenset)):
         return thing
     if id(thing) in memo:
         return memo[id(thing)]
@@ -699,7 +747,7 @@ def clone(thing: Any, memo: dict[int, Any]) -> Any:
 
 def fingerprint(thing: Any) -> Hashable:
     """Equal for objects that behave alike."""
-    if _is_value(thing):
+    if _is_value(type(thing)):
         return thing
     if isinstance(thing, dict):
         return tuple((key, fingerprint(value)) for key, value in sorted(thing.items()))

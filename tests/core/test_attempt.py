@@ -12,6 +12,7 @@ from driving import EVERYONE, make_ack, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.core.adapt import AlignmentThreshold, Observed
 from tidegate.core.attempt import (
     LEGAL_PHASES,
     Attempt,
@@ -147,6 +148,22 @@ def test_savepoints_final_and_aligned_only_checkpoints_are_never_promoted(
     live = attempt(**changes)
     assert live.alignment_timeout_ms(config) is None
     assert live.overdue(config, 450) is None or not isinstance(live.overdue(config, 450), Promote)
+
+
+def test_a_commit_teaches_how_long_its_last_report_took() -> None:
+    live, begin = attempt(threshold_ms=300), AlignmentThreshold.around(300, 10_000)
+    for node in EVERYONE:
+        live.prepared(make_ack(node, 5), 600)
+    assert live.learned(begin, unaligned=False) == begin.learned(Observed(False, 500, 300)) != begin
+    assert live.learned(begin, unaligned=True) == begin.learned(Observed(True, 500, 300))
+    assert live.learned(None, unaligned=False) is None
+
+
+@pytest.mark.parametrize("changes", [{"threshold_ms": None}, {"final": True}, {"savepoint": "s"}])
+def test_what_may_not_overtake_teaches_nothing(changes: dict[str, Any]) -> None:
+    live, begin = attempt(**({"threshold_ms": 300} | changes)), AlignmentThreshold.around(300, 10_000)
+    live.progress_ms = 10_000
+    assert live.learned(begin, unaligned=False) is begin
 
 
 def test_what_may_overtake_from_the_start_needs_no_promotion() -> None:

@@ -47,7 +47,7 @@ def test_durations_are_readable_in_milliseconds() -> None:
         ("unaligned", "sometimes"), ("unaligned", None), ("unaligned", True),
         ("max_checkpoint_size", 0), ("max_checkpoint_size", 1.5), ("max_inflight_bytes", -1),
         ("retain", 0), ("retain", True), ("retain", "5"), ("tolerable_failures", -1),
-        ("data_dir", ""), ("data_dir", "  "), ("data_dir", 5),
+        ("adaptive_alignment", 1), ("adaptive_alignment", "yes"), ("data_dir", ""), ("data_dir", "  "), ("data_dir", 5),
     ],
 )  # fmt: skip
 def test_a_setting_that_makes_no_sense_is_refused_at_construction(name: str, value: object) -> None:

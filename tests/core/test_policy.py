@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tidegate.core.adapt import AlignmentThreshold
 from tidegate.core.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.errors import InvalidUseError, TooManyConcurrent
 
@@ -51,6 +52,17 @@ def test_a_wrong_setting_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_late_threshold_does_not_matter_when_the_fallback_is_off() -> None:
     DistributedCheckpointConfig(enable_unaligned_fallback=False, unaligned_threshold_ms=300_000)
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [{"adaptive_alignment": False}, {"enable_unaligned_fallback": False}, {"unaligned_threshold_ms": 0}],
+)
+def test_the_threshold_learns_only_when_told_to_and_when_there_is_one(fixed: dict[str, Any]) -> None:
+    learning: dict[str, Any] = {"adaptive_alignment": True, "unaligned_threshold_ms": 2_000}
+    begin = DistributedCheckpointConfig(**learning).adaptive_threshold
+    assert begin == AlignmentThreshold.around(2_000, 300_000)
+    assert DistributedCheckpointConfig(**(learning | fixed)).adaptive_threshold is None
 
 
 def test_the_longest_duration_is_remembered() -> None:

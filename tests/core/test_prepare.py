@@ -86,6 +86,11 @@ def test_a_node_that_hosts_nothing_has_nothing_to_report() -> None:
     assert SHAPE.faults(idle) == ()
 
 
+def test_the_manifest_keeps_what_the_named_channels_connect_and_no_others() -> None:
+    shape: PlanShape = replace(SHAPE, edges={2: "read -> window:0", 10: "window -> out:0", 11: "read -> out:0"})
+    assert list(shape.edges_of([10, 2, 10, 7]).items()) == [("2", "read -> window:0"), ("10", "window -> out:0")]
+
+
 def test_uncovered_names_the_subtasks_without_a_node() -> None:
     assert SHAPE.uncovered({0, 1, 5}) == ()
     assert SHAPE.uncovered({1}) == (0,)

@@ -41,8 +41,10 @@ def test_the_numbers_on_the_page_are_right(monkeypatch: pytest.MonkeyPatch) -> N
     import test_align_mutants
     import test_coordinate_mutants
 
-    whole = [system for system in systems.SYSTEMS if system.states_max == 1_000_000]
+    whole = [system for system in systems.SYSTEMS if system.depth_max is None]
     assert f"{len(systems.SYSTEMS)} systems of one to three inputs" in PAGE
     assert f"{len(whole)} systems are searched completely" in PAGE
+    for system in systems.SYSTEMS:
+        assert system.depth_max is None or f'"{system.name}" to depth {system.depth_max}' in PAGE
     assert f"{len(test_align_mutants.MUTANTS)} wrong variants" in PAGE
     assert f"{len(test_coordinate_mutants.MUTANTS)} of coordination" in PAGE
