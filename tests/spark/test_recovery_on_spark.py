@@ -8,15 +8,24 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from workloads import BIDS, TUMBLING, TWO_COPIES, TWO_SINKS, Data
+from workloads import BIDS, TUMBLING, TWO_COPIES, TWO_SINKS, Data, read, sql
 
 import tidegate as tg
 from conftest import Start
+from tidegate import col
 from tidegate.api.job import Job
 from tidegate.errors import TidegateError
-from tidegate.testing.crash import assert_same_rows, kill_node, read_output, wait_for_checkpoints, wait_until
+from tidegate.testing.crash import (
+    assert_same_rows,
+    kill_at_random,
+    kill_node,
+    read_output,
+    wait_for_checkpoints,
+    wait_until,
+)
 
 BY_HAND = tg.CheckpointConfig(interval="600s")
 
@@ -66,6 +75,20 @@ def test_a_savepoint_is_resumed_at_another_parallelism(start: Start, data: Data,
     assert job.metrics()["rows_in"] == BIDS
     assert max(read) < BIDS
     TUMBLING.check(data, tmp_path / "out")
+
+
+def test_rows_for_the_driver_come_once_whoever_is_killed(start: Start, data: Data, tmp_path: Path) -> None:
+    seen: list[tuple[int, pa.RecordBatch]] = []
+    bids = read(data.bids, 2.5, 2)
+    called = bids.filter(col("kind") == 1).for_each_batch(lambda batch, epoch: seen.append((epoch, batch)))
+    job = start(tg.Pipeline("driver", called, bids.select("ts", "key", cents=col("value") * 100).collect()))
+    wait_for_checkpoints(job)
+    assert len(kill_at_random(job, 2, seed=7)) == 2
+    assert job.await_termination(60)
+    epochs = [epoch for epoch, _ in seen]
+    assert epochs == sorted(epochs)
+    assert_same_rows(pa.Table.from_batches([batch for _, batch in seen]), sql(data, "FROM bids WHERE kind = 1"))
+    assert_same_rows(job.collect(), sql(data, "SELECT ts, key, value * 100 AS cents FROM bids"))
 
 
 def test_a_finished_job_started_again_is_finished(start: Start, data: Data, tmp_path: Path) -> None:
