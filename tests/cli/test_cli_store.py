@@ -10,6 +10,7 @@ from stored import commit, manifest, restore, takeover, write_log
 
 from tidegate.cli.inventory import read_jobs
 from tidegate.cli.main import main
+from tidegate.core.codec import seal
 from tidegate.core.log import encode_entry
 from tidegate.core.paths import JobPaths
 from tidegate.errors import CorruptDataError, InvalidUseError
@@ -104,11 +105,54 @@ def test_an_empty_store_and_an_unknown_job_are_errors(store: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", [b"{", b'{"kind": "merge"}', b"\xff\xfe"])
-def test_a_damaged_log_is_named_and_exits_with_2(
+def test_a_damaged_entry_is_named_and_the_others_are_shown(
     damage: bytes, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = JobPaths("bids").log_entry(2)
     (store / path).write_bytes(damage)
+    assert main(["checkpoints", str(store)]) == 0
+    assert path in capsys.readouterr().out
+    bids = answer(capsys, "checkpoints", str(store), "--job", "bids")["jobs"][0]  # type: ignore[index]
+    assert [each["path"] for each in bids["damaged"]] == [path]
+    assert [each["epoch"] for each in bids["checkpoints"]] == [1, 3, 5]
+    assert main(["show", str(store), "2", "--job", "bids"]) == 2
+    assert path in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("slot", "flips", "words"),
+    [
+        (5, 1, "next start from epoch 1, because newer ones are damaged"),
+        (5, 200, "next start from nowhere, because a damaged entry hides where to start"),
+        (4, 1, "next start from epoch 5\n"),
+    ],
+)
+def test_where_the_next_start_begins_is_told_past_damage(
+    slot: int, flips: int, words: str, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = store / JobPaths("bids").log_entry(slot)
+    data = bytearray(file.read_bytes())
+    for place in range(flips):
+        data[place + 3] ^= 1
+    file.write_bytes(data)
+    assert main(["checkpoints", str(store), "--job", "bids"]) == 0
+    out = capsys.readouterr().out
+    assert words in out and f"slot {slot}: the log entry is damaged" in out
+
+
+def test_when_every_checkpoint_is_damaged_there_is_nowhere_to_start(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for slot in (1, 5):
+        file = store / JobPaths("bids").log_entry(slot)
+        file.write_bytes(file.read_bytes()[:-1])
+    assert main(["checkpoints", str(store), "--job", "bids"]) == 0
+    assert "next start from nowhere, because all are damaged" in capsys.readouterr().out
+    assert main(["state", str(store), "per_key", "--job", "bids"]) == 2
+    assert "every retained checkpoint is damaged" in capsys.readouterr().err
+
+
+def test_an_entry_of_a_newer_version_is_named_and_exits_with_2(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = JobPaths("bids").log_entry(2)
+    (store / path).write_bytes(seal(b'{"kind":"merge"}'))
     assert main(["checkpoints", str(store)]) == 2
     assert path in capsys.readouterr().err
 

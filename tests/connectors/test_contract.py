@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.connectors.collect import CollectSink
+from tidegate.errors import CorruptDataError
 from tidegate.plan.connector import (
     Committable,
     Offset,
@@ -171,6 +173,19 @@ class BrokenSink(CollectSink):
         if self.breaks != "hides nothing":
             super().hide(committables)
 
+    def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Sequence[Committable]) -> None:
+        match self.breaks:
+            case "hides none without names":
+                pass
+            case "hides every gang's":
+                super().hide_unnamed(1 << 30, checkpoint_id, keep)
+            case "hides older ones":
+                super().hide_unnamed(gang, 0, keep)
+            case "keeps nothing":
+                super().hide_unnamed(gang, checkpoint_id, [])
+            case _:
+                super().hide_unnamed(gang, checkpoint_id, keep)
+
     def writer(self, context: WriterContext) -> SinkWriter:  # type: ignore[override]
         writer = super().writer(context)
         return EagerWriter(self, writer) if self.breaks == "shows early" else writer
@@ -201,6 +216,10 @@ class EagerWriter:
         ("commits again", "committed twice"),
         ("abort shows", "one of two committables was aborted"),
         ("hides nothing", "were hidden"),
+        ("hides none without names", "staged after a checkpoint was hidden"),
+        ("hides every gang's", "a staged file is gone"),
+        ("hides older ones", "staged after a checkpoint was hidden"),
+        ("keeps nothing", "a staged file is gone"),
         ("shows early", "prepared and not committed"),
     ],
 )
@@ -210,7 +229,7 @@ def test_a_broken_sink_is_found(breaks: str, sentence: str, fresh_directory: Cal
         sink.breaks = breaks
         return sink
 
-    with pytest.raises(AssertionError, match=sentence):
+    with pytest.raises((AssertionError, CorruptDataError), match=sentence):
         check_sink(new_sink, table_of)
 
 
@@ -235,4 +254,28 @@ def test_whoever_wins_a_race_of_commit_and_hide_the_rows_end_hidden(
         sink.hide([committable])
         late.join()
         sink.commit(1, [committable])
+        assert sink.is_empty()
+
+
+def test_whoever_wins_a_race_of_commit_and_hiding_without_names_the_rows_end_hidden(
+    fresh_directory: Callable[[], Path],
+) -> None:
+    sink = CollectSink("raced", str(fresh_directory()))
+
+    def late_commit(committable: Committable, start: threading.Barrier) -> None:
+        start.wait()
+        with suppress(CorruptDataError):  # the file was swept before: the late leader has nothing to show
+            sink.commit(1, [committable])
+
+    for number in range(50):
+        writer = sink.writer(WriterContext("sink", 0, 0, SINK_SCHEMA))
+        writer.write(rows_of(number))
+        committable = writer.prepare(number + 1)
+        assert committable is not None
+        start = threading.Barrier(2)
+        late = threading.Thread(target=late_commit, args=(committable, start))
+        late.start()
+        start.wait()
+        sink.hide_unnamed(1, 0, [])
+        late.join()
         assert sink.is_empty()

@@ -189,6 +189,17 @@ def test_a_sweep_removes_what_older_gangs_left_and_no_manifest_names(sink: Parqu
     assert names(sink, "_pending") == ["someone-elses"]
 
 
+def test_what_another_job_has_published_is_never_hidden(sink: ParquetSink) -> None:
+    """Its numbers may be the same as ours, and no manifest of ours names it."""
+    sink.commit(1, [stage(sink, 1, checkpoint=7), stage(sink, 2, checkpoint=8)])
+    sink.adopt()
+    sink.commit(2, [stage(sink, 3, checkpoint=7), stage(sink, 4, checkpoint=6)])
+    sink.hide_unnamed(5, 6, [])
+    assert seen(sink.path) == [1, 2, 4]
+    sink.clear()
+    assert seen(sink.path) == [] == names(sink, "_adopted")
+
+
 def test_nothing_is_swept_before_anything_was_written(sink: ParquetSink) -> None:
     assert sink.sweep(5, []) == []
 

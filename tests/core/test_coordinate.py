@@ -331,7 +331,7 @@ def test_reports_that_make_no_manifest_fail_the_checkpoint() -> None:
 def test_a_manifest_that_cannot_be_stored_fails_before_the_put(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver().start()
     driver.trigger()
-    monkeypatch.setattr("tidegate.core.log.ENTRY_BYTES_MAX", 100)
+    monkeypatch.setattr("tidegate.core.entries.ENTRY_BYTES_MAX", 100)
     driver.prepare_all()
     assert "too long" in aborted(driver).reason
     assert len(driver.every(orders.PutEntry)) == 1, "only the takeover"

@@ -10,7 +10,7 @@ from driving import make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core import log
+from tidegate.core import entries
 from tidegate.core.log import Commit, LogEntry, LogView, Restore, Takeover, decode_entry, encode_entry
 from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import CorruptDataError, InvalidUseError
@@ -66,7 +66,7 @@ def test_arbitrary_bytes_are_corrupt(data: bytes) -> None:
 
 
 def test_an_entry_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "ENTRY_BYTES_MAX", 10)
+    monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 10)
     with pytest.raises(InvalidUseError, match="too long"):
         encode_entry(takeover(0))
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.core.log import Commit, LogEntry, LogView
+from tidegate.core.log import Commit, LogRecord, LogView
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.restart import RestartPolicy
 from tidegate.errors import JobFailedError
@@ -312,7 +312,7 @@ class Jobs:
         assert job.await_termination(WAIT_S), (job.status, job.metrics())
         return job
 
-    def log(self, job: str) -> list[LogEntry]:
+    def log(self, job: str) -> list[LogRecord]:
         """The job's log."""
         return LogStore(open_store(self.store), job).read()
 

@@ -10,9 +10,9 @@ from runtime_jobs import GatedSource, MemorySink, events, once, rows_of
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.log import LogEntry, Takeover
+from tidegate.core.log import Damaged, LogEntry, Takeover
 from tidegate.core.manifest import CommittableEntry
-from tidegate.errors import InvalidUseError, RetryableError, TidegateError
+from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError, TidegateError
 from tidegate.plan.connector import Committable
 from tidegate.runtime.gang import GangState
 from tidegate.runtime.leader import RETURN_LIMIT_MS
@@ -75,14 +75,19 @@ def test_a_gap_in_the_log_fails_closed() -> None:
         log.view()
 
 
-def test_an_entry_with_a_flipped_bit_fails_closed() -> None:
+def test_a_torn_entry_hides_the_head_and_keeps_its_slot() -> None:
     store = FaultyStore(open_store("memory://"))
     log = LogStore(store, "w")
-    log.create(takeover(0))
-    path = log.paths.log_entry(0)
+    for entry in (takeover(0), takeover(1)):
+        log.create(entry)
+    path = log.paths.log_entry(1)
     store.truncate(path, 10)
-    with pytest.raises(TidegateError):
-        log.read()
+    view = log.view()
+    assert view.next_slot == 2 and view.unclear is not None and view.unclear.path == path
+    with pytest.raises(CorruptDataError, match="damaged"):
+        log.entry(1)
+    found = log.create(takeover(1))
+    assert isinstance(found, Damaged), "whose it was can't be told, so it is not ours"
 
 
 def test_two_jobs_in_one_store_do_not_see_each_other() -> None:

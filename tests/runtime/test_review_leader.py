@@ -11,7 +11,7 @@ from runtime_jobs import GatedSource, MemorySink, events, once, rows_of
 from runtime_world import World, WorldGang
 
 import tidegate as tg
-from tidegate.core import log
+from tidegate.core import entries
 from tidegate.core.events import LogRead
 from tidegate.core.lead import Mode
 from tidegate.core.log import LogView
@@ -159,7 +159,7 @@ def test_what_a_commit_costs_does_not_grow_with_the_log(monkeypatch: pytest.Monk
 
 
 def test_a_checkpoint_that_is_stored_can_also_be_sent_to_the_nodes_that_restore_it() -> None:
-    assert ControlSettings().max_message_bytes > log.ENTRY_BYTES_MAX
+    assert ControlSettings().max_message_bytes > entries.ENTRY_BYTES_MAX
 
 
 def test_the_death_of_sparks_driver_process_is_reported() -> None:

@@ -14,6 +14,11 @@ from tidegate.api.stream import Stream
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
+from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.savepoint import read_savepoint
+from tidegate.runtime.shape import plan_shape
+from tidegate.store.open import open_store
+from tidegate.testing.crash import wait_for_checkpoints
 
 ROWS = 60_000
 
@@ -48,7 +53,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int]:
     """A job stopped with a savepoint on the way: its output and the savepoint."""
     root = tmp_path_factory.mktemp("saved")
     job = start(counted(root / "out"), root / "store", 2)
-    while not list((root / "out").glob("*.parquet")):
+    while len(list((root / "out").glob("*.parquet"))) < 8:
         job.checkpoint()
     job.stop(savepoint=str(root / "savepoint"))
     assert job.status == "STOPPED"
@@ -88,6 +93,22 @@ def test_a_damaged_savepoint_is_refused(saved: tuple[Path, Path, int], tmp_path:
         start(counted(tmp_path / "out"), tmp_path / "store", 1, copy)
 
 
+def test_one_flipped_bit_anywhere_in_a_savepoints_manifest_is_noticed(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(saved[1], copy)
+    manifest = copy / "savepoint.json"
+    data = bytearray(manifest.read_bytes())
+    shape = plan_shape(counted(tmp_path / "out").physical(1), 1)
+    for place in range(0, len(data), 1 + len(data) // 400):
+        data[place] ^= 1 << place % 8
+        manifest.write_bytes(data)
+        with pytest.raises(CorruptDataError, match=r"savepoint\.json"):
+            read_savepoint(str(copy), shape)
+        data[place] ^= 1 << place % 8
+    manifest.write_bytes(data)
+    assert read_savepoint(str(copy), shape).manifest.is_savepoint
+
+
 def test_a_place_is_used_for_one_savepoint_only(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
     job = start(counted(tmp_path / "out"), tmp_path / "store", 1)
     job.checkpoint()
@@ -101,7 +122,17 @@ def test_sinks_that_have_rows_are_added_to_only_when_told_so(saved: tuple[Path, 
     with pytest.raises(InvalidUseError, match="append=True"):
         start(counted(tmp_path / "out"), tmp_path / "store", 2, saved[1])
     job = start(counted(tmp_path / "out"), tmp_path / "store", 2, saved[1], append=True)
+    wait_for_checkpoints(job, 2)
+    job.stop()
+    log = LogStore(open_store(tmp_path / "store"), "counts")
+    head, older, *_ = log.view().lineage()
+    file = tmp_path / "store" / log.paths.log_entry(head)
+    known = max(int(part.name.split("-")[1], 16) for part in saved[0].glob("*.parquet"))
+    assert log.view().restorable(older).checkpoint_id < known, "the other job's numbers go further"
+    file.write_bytes(file.read_bytes()[:-1])  # the fall back hides what this job published, not what was there before
+    job = start(counted(tmp_path / "out"), tmp_path / "store", 2)
     assert job.await_termination(60)
+    assert job.restored_from == older
     whole = start(counted(tmp_path / "whole"), tmp_path / "other", 1)
     assert whole.await_termination(60)
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""A function for ``process`` that workers import: it must not need what only the tests have."""
+"""Functions for ``process`` and ``map_batches`` that workers import: they must not need what only the tests have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 STATE = pa.schema([("seen", pa.int64())])
+DRESSED = pa.schema(
+    [
+        ("ts", pa.int64()),
+        ("key", pa.int64()),
+        ("value", pa.float64()),
+        ("name", pa.string()),
+        ("price", pa.decimal128(21, 2)),
+        ("minute", pa.timestamp("ms")),
+    ]
+)
 OUTPUT = pa.schema([("key", pa.int64()), ("added", pa.int64()), ("seen", pa.int64())])
 
 
@@ -18,3 +28,12 @@ def count_rows(batch: pa.RecordBatch, state: pa.RecordBatch) -> tuple[pa.RecordB
     output = pa.table({"key": both["key"], "added": both["key_count"], "seen": seen}).combine_chunks()
     counts = pa.table({"key": both["key"], "seen": seen}).combine_chunks()
     return output.to_batches()[0], counts.to_batches()[0]
+
+
+def dress(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with text, a decimal and a timestamp made of their key and time; some names are null."""
+    key, minute = batch["key"], pc.multiply(pc.divide(batch["ts"], 60_000), 60_000)
+    named = pc.not_equal(pc.subtract(key, pc.multiply(pc.divide(key, 50), 50)), 0)
+    name = pc.if_else(named, pc.binary_join_element_wise("n", pc.cast(pc.divide(key, 3), pa.string()), "-"), None)
+    columns = [batch["ts"], key, batch["value"], name, key.cast(pa.decimal128(21, 2)), minute.cast(pa.timestamp("ms"))]
+    return pa.RecordBatch.from_arrays(columns, schema=DRESSED)

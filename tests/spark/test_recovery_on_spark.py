@@ -8,15 +8,27 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from workloads import BIDS, TUMBLING, TWO_COPIES, TWO_SINKS, Data
+from workloads import BIDS, TUMBLING, TWO_COPIES, TWO_SINKS, Data, read, sql
 
 import tidegate as tg
 from conftest import Start
+from tidegate import col
 from tidegate.api.job import Job
 from tidegate.errors import TidegateError
-from tidegate.testing.crash import assert_same_rows, kill_node, read_output, wait_for_checkpoints, wait_until
+from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.soundness import verify
+from tidegate.store.open import open_store
+from tidegate.testing.crash import (
+    assert_same_rows,
+    kill_at_random,
+    kill_node,
+    read_output,
+    wait_for_checkpoints,
+    wait_until,
+)
 
 BY_HAND = tg.CheckpointConfig(interval="600s")
 
@@ -66,6 +78,39 @@ def test_a_savepoint_is_resumed_at_another_parallelism(start: Start, data: Data,
     assert job.metrics()["rows_in"] == BIDS
     assert max(read) < BIDS
     TUMBLING.check(data, tmp_path / "out")
+
+
+def test_a_flipped_bit_in_the_newest_commit_costs_an_epoch_and_no_row(start: Start, data: Data, tmp_path: Path) -> None:
+    first = start(TWO_SINKS.pipeline(data, tmp_path / "out", seconds=4, parallelism=2))
+    wait_for_checkpoints(first, 4)
+    first.stop()
+    log = LogStore(open_store(tmp_path / "store"), TWO_SINKS.name)
+    head, older, *_ = log.view().lineage()
+    file = tmp_path / "store" / log.paths.log_entry(head)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+    second = start(TWO_SINKS.pipeline(data, tmp_path / "out"))
+    assert second.await_termination(60)
+    assert second.restored_from == older
+    assert [epoch for epoch, _ in second.skipped] == [head]
+    assert file.name in second.skipped[0][1]
+    TWO_SINKS.check(data, tmp_path / "out")
+    assert [each.path for each in verify(log.store, TWO_SINKS.name).damage] == [log.paths.log_entry(head)]
+
+
+def test_rows_for_the_driver_come_once_whoever_is_killed(start: Start, data: Data, tmp_path: Path) -> None:
+    seen: list[tuple[int, pa.RecordBatch]] = []
+    bids = read(data.bids, 2.5, 2)
+    called = bids.filter(col("kind") == 1).for_each_batch(lambda batch, epoch: seen.append((epoch, batch)))
+    job = start(tg.Pipeline("driver", called, bids.select("ts", "key", cents=col("value") * 100).collect()))
+    wait_for_checkpoints(job)
+    assert len(kill_at_random(job, 2, seed=7)) == 2
+    assert job.await_termination(60)
+    epochs = [epoch for epoch, _ in seen]
+    assert epochs == sorted(epochs)
+    assert_same_rows(pa.Table.from_batches([batch for _, batch in seen]), sql(data, "FROM bids WHERE kind = 1"))
+    assert_same_rows(job.collect(), sql(data, "SELECT ts, key, value * 100 AS cents FROM bids"))
 
 
 def test_a_finished_job_started_again_is_finished(start: Start, data: Data, tmp_path: Path) -> None:

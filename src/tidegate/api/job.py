@@ -42,6 +42,11 @@ class Job:
         return self._leader.restored_from
 
     @property
+    def skipped(self) -> tuple[tuple[int, str], ...]:
+        """The damaged checkpoints that were passed over to start from an older one: epoch and why, newest first."""
+        return self._leader.skipped
+
+    @property
     def ui_url(self) -> str | None:
         """Where the job's page is; ``None``: there is none."""
         return None

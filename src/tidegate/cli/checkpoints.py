@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from tidegate.cli.output import Output, sized
 from tidegate.core.manifest import CheckpointManifest
+
+if TYPE_CHECKING:
+    from tidegate.cli.inventory import JobLog
 
 HELP = "list the checkpoints in a store"
 DESCRIPTION = "List the committed checkpoints of every job in STORE, oldest first."
@@ -20,18 +24,22 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, output: Output) -> int:
     """Reads only; a running job does not notice."""
-    from tidegate.cli.inventory import JobLog, read_jobs
+    from tidegate.cli.inventory import read_jobs
     from tidegate.runtime.inspect import shown
 
     def listed(log: JobLog) -> dict[str, object]:
         rows = [{**describe(m), "restorable": log.restorable(m.epoch)} for m in log.commits()]
-        return {"job": log.job, "head": log.view.head_epoch, "gang": log.view.gang, "checkpoints": rows}
+        damaged = [{"slot": each.slot, "kind": each.kind, "path": each.path, "what": each.why} for each in log.damaged()]
+        head = {"job": log.job, "head": log.view.head_epoch, "gang": log.view.gang}
+        return {**head, "checkpoints": rows, "damaged": damaged}
 
     logs = read_jobs(arguments.store, arguments.job)
     output.document({"store": shown(arguments.store), "jobs": [listed(log) for log in logs]})
     for log in logs:
-        output.say(f"job {log.job}: next start from {_head(log.view.head_epoch)}")
+        output.say(f"job {log.job}: next start from {_head(log)}")
         output.table([_row(m, restorable=log.restorable(m.epoch)) for m in log.commits()])
+        for each in log.damaged():
+            output.say(f"  slot {each.slot}: {each.why}")
     return 0
 
 
@@ -77,5 +85,11 @@ def _row(manifest: CheckpointManifest, restorable: bool) -> dict[str, object]:
     }
 
 
-def _head(epoch: int | None) -> str:
-    return "the beginning" if epoch is None else f"epoch {epoch}"
+def _head(log: JobLog) -> str:
+    view = log.view
+    if view.unclear is not None:
+        return "nowhere, because a damaged entry hides where to start"
+    newest = next(iter(view.restorables()), None)
+    if view.head_is_lost:
+        return "nowhere, because all are damaged" if newest is None else f"epoch {newest.epoch}, because newer ones are damaged"
+    return "the beginning" if newest is None else f"epoch {newest.epoch}"

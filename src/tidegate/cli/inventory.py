@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tidegate.core.log import Commit, LogEntry, LogView, decode_entry
+from tidegate.core.log import Commit, Damaged, LogRecord, LogView
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.paths import JobPaths, LogObject
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.inspect import shown
+from tidegate.runtime.logstore import LogStore
 from tidegate.store.base import Store
 from tidegate.store.open import open_store
 
@@ -21,12 +22,16 @@ class JobLog:
     """One job of a store: everything it ever committed, and what its log adds up to."""
 
     job: str
-    entries: tuple[LogEntry, ...]
+    entries: tuple[LogRecord, ...]
     view: LogView
 
     def commits(self) -> Iterator[CheckpointManifest]:
         """The manifests of the log, oldest first, those that a later restore left behind included."""
         return (entry.manifest for entry in self.entries if isinstance(entry, Commit))
+
+    def damaged(self) -> Iterator[Damaged]:
+        """The entries that can't be read, oldest first."""
+        return iter(self.view.damage)
 
     def restorable(self, epoch: int) -> bool:
         """True when a restore may go back to this epoch."""
@@ -40,11 +45,11 @@ class JobLog:
 def read_jobs(url: str, job: str | None = None) -> list[JobLog]:
     """Every job in the store, by name, or the one that was asked for."""
     store = open_existing(url)
-    slots = _slots(store, job)
-    if not slots:
+    jobs = _jobs(store, job)
+    if not jobs:
         wanted = f" of job {job}" if job is not None else ""
         raise InvalidUseError(f"nothing{wanted} is stored there: check the store's address store={shown(url)}")
-    return [_read(store, name, slots[name]) for name in sorted(slots)]
+    return [_read(store, name) for name in sorted(jobs)]
 
 
 def open_existing(url: str) -> Store:
@@ -67,14 +72,10 @@ def local_folder(url: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _slots(store: Store, job: str | None) -> dict[str, list[int]]:
-    """The filled slots of each job, in order. Objects with other names are none of our business."""
-    found: dict[str, list[int]] = {}
-    for info in store.list(JobPaths(job).log_prefix if job is not None else ""):
-        name = info.path.partition("/")[0]
-        if isinstance(slot := _parsed(name, info.path), LogObject):
-            found.setdefault(name, []).append(slot.slot)
-    return {name: sorted(slots) for name, slots in found.items()}
+def _jobs(store: Store, job: str | None) -> set[str]:
+    """The jobs that have a log. Objects with other names are none of our business."""
+    paths = [info.path for info in store.list(JobPaths(job).log_prefix if job is not None else "")]
+    return {name for path in paths if isinstance(_parsed(name := path.partition("/")[0], path), LogObject)}
 
 
 def _parsed(job: str, path: str) -> object:
@@ -84,10 +85,6 @@ def _parsed(job: str, path: str) -> object:
         return None
 
 
-def _read(store: Store, job: str, slots: list[int]) -> JobLog:
-    paths = JobPaths(job)
-    entries = []
-    for slot in slots:
-        path = paths.log_entry(slot)
-        entries.append(decode_entry(store.get(path), path, slot))
+def _read(store: Store, job: str) -> JobLog:
+    entries = LogStore(store, job).read()
     return JobLog(job, tuple(entries), LogView(entries))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tidegate.cli.checkpoints import describe, when
 from tidegate.cli.output import Output, shown, sized
 from tidegate.core.manifest import CheckpointManifest, OperatorSnapshotEntry
-from tidegate.errors import CheckpointNotFound, InvalidUseError
+from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError
 
 if TYPE_CHECKING:
     from tidegate.cli.inventory import JobLog
@@ -43,6 +43,9 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
 def find(logs: list[JobLog], epoch: int) -> tuple[JobLog, CheckpointManifest]:
     """The one checkpoint with this epoch."""
     found = [(log, manifest) for log in logs for manifest in log.commits() if manifest.epoch == epoch]
+    damaged = [each for log in logs for each in log.damaged() if each.slot == epoch]
+    if damaged and not found:
+        raise CorruptDataError(damaged[0].why, path=damaged[0].path)
     if not found:
         there = sorted({m.epoch for log in logs for m in log.commits()})
         raise CheckpointNotFound(f"no checkpoint with this epoch; there are {_listed(there)} epoch={epoch}")

@@ -83,6 +83,14 @@ class ParquetSink:
         """
         self._directory.hide(committables)
 
+    def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Sequence[Committable]) -> None:
+        """The same for all files that gangs before this one staged after this checkpoint, except ``keep``."""
+        self._directory.hide_unnamed(gang, checkpoint_id, keep)
+
+    def adopt(self) -> None:
+        """What is published now is another job's and stays, whatever becomes of this one."""
+        self._directory.adopt()
+
     def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
         """Delete what gangs before this one staged, but for ``keep``; the names that went."""
         return self._directory.sweep(gang, keep)

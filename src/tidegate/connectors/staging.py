@@ -8,9 +8,10 @@ A staged file is in exactly one place, and moves in one direction only::
 
 Every step is one rename within one file system, which POSIX makes atomic. That is the whole fence: once a
 file has been hidden there is nothing left that a late ``publish`` of an old leader could rename, so it
-changes nothing. No file is ever renamed back. One directory belongs to one sink of one job.
+changes nothing. No file is ever renamed back. One directory belongs to one sink of one job; a job that adds to
+what another has published notes those names below ``_adopted``, because its own numbers begin anew.
 
-Names below ``_pending`` and ``_hidden`` end neither in ``.parquet`` nor in ``.arrow``, so that even a
+Names below ``_pending``, ``_hidden`` and ``_adopted`` end neither in ``.parquet`` nor in ``.arrow``, so that even a
 recursive glob over the directory finds published files only.
 """
 
@@ -28,9 +29,11 @@ from tidegate.plan.connector import Committable, WriterContext
 
 PENDING = "_pending"
 HIDDEN = "_hidden"
+ADOPTED = "_adopted"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")
 _PENDING_NAME = re.compile(r"[A-Za-z0-9_.]+-[0-9]{4,}-g(?P<gang>[0-9]+)-[0-9a-f]{8}-[0-9]+\.pending")
+_FINAL_NAME = re.compile(r"part-(?P<id>[0-9a-f]{16})-[0-9]{4,}-g(?P<gang>[0-9]+)-[0-9a-f]{8}-[0-9]+\.[a-z]+")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
@@ -51,6 +54,11 @@ def pending_name(context: WriterContext, token: str, number: int) -> str:
     """The name of a writer's file while it waits; ``token`` keeps writers apart that share the rest."""
     operator = _UNSAFE.sub("_", context.operator)[:64] or "sink"
     return f"{operator}-{context.subtask:04d}-g{context.gang}-{token}-{number}.pending"
+
+
+def final_name(context: WriterContext, checkpoint_id: int, token: str, number: int, suffix: str) -> str:
+    """The name that readers see: by it files sort in the order of their checkpoints."""
+    return f"part-{checkpoint_id:016x}-{context.subtask:04d}-g{context.gang}-{token}-{number:06d}{suffix}"
 
 
 def committable_of(context: WriterContext, files: Sequence[StagedFile]) -> Committable:
@@ -141,6 +149,32 @@ class StagingDirectory:
         self.sync(os.path.join(self.path, HIDDEN))
         self.sync(self.path)
 
+    def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Sequence[Committable]) -> None:
+        """Take out of sight all that gangs below this one finished after this checkpoint, except ``keep``.
+
+        For a restore over a manifest that can't be read: the names tell what it may have published.
+        """
+        self.create()
+        self.sweep(gang, keep)  # first what waits: a late publish of it must not get past the next step
+        adopted = set(self._names(ADOPTED))
+        for name in self.published():
+            found = None if f"{name}.adopted" in adopted else _FINAL_NAME.fullmatch(name)
+            if found and int(found["gang"]) < gang and int(found["id"], 16) > checkpoint_id:
+                self._moved(self.final_path(name), self.hidden_path(name))
+        self.sync(os.path.join(self.path, HIDDEN))
+        self.sync(self.path)
+
+    def adopt(self) -> None:
+        """Note that what is published now is another job's and stays."""
+        directory = os.path.join(self.path, ADOPTED)
+        with file_errors(directory):
+            os.makedirs(directory, exist_ok=True)
+            for name in self.published():
+                with open(os.path.join(directory, f"{name}.adopted"), "wb"):
+                    pass
+        self.sync(directory)
+        self.sync(self.path)
+
     def discard(self, committables: Sequence[Committable]) -> None:
         """Delete what waits of these. Published and hidden files are left alone."""
         for file in files_of(committables):
@@ -159,10 +193,10 @@ class StagingDirectory:
         return [name for name in self._names("") if name.endswith(self.suffix) and name[0] not in "_."]
 
     def clear(self) -> None:
-        """Delete everything: what is visible, what waits and what is hidden. Other files stay."""
+        """Delete everything: what is visible, what waits, what is hidden and notes. Other files stay."""
         for name in self.published():
             remove_file(self.final_path(name))
-        for place in (PENDING, HIDDEN):
+        for place in (PENDING, HIDDEN, ADOPTED):
             for name in self._names(place):
                 remove_file(os.path.join(self.path, place, name))
 

@@ -19,6 +19,7 @@ from tidegate.connectors.staging import (
     StagedFile,
     StagingDirectory,
     committable_of,
+    final_name,
     pending_name,
 )
 from tidegate.errors import InvalidUseError, RetryableError
@@ -173,10 +174,9 @@ class StagedWriter:
                 file.close()
 
     def _staged(self, checkpoint_id: int, pending: str, rows: int, size: int) -> StagedFile:
-        context = self._context
-        number = pending.rpartition("-")[2].removesuffix(".pending")
-        tail = f"{context.subtask:04d}-g{context.gang}-{self._token}-{int(number):06d}"
-        return StagedFile(pending, f"part-{checkpoint_id:016x}-{tail}{self._directory.suffix}", rows, size)
+        number = int(pending.rpartition("-")[2].removesuffix(".pending"))
+        final = final_name(self._context, checkpoint_id, self._token, number, self._directory.suffix)
+        return StagedFile(pending, final, rows, size)
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidegate.core.events import Conflict, PutAnswered, Unknown
-from tidegate.core.log import LogEntry
+from tidegate.core.log import Damaged, LogEntry, LogRecord
 from tidegate.core.orders import PutEntry, ReadLog
 
 BACKOFF_DOUBLINGS_MAX = 5
@@ -27,9 +27,10 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The slot holds somebody else's entry. ``ours`` will never be in the log."""
+    """The slot holds somebody else's entry, or one that can't be read. ``ours`` is not, or no longer, in the
+    log."""
 
-    entry: LogEntry
+    entry: LogRecord
     ours: LogEntry
 
 
@@ -98,7 +99,7 @@ class LogAppender:
                 self.entry = None
                 return Landed(entry)
 
-    def read(self, entries: Sequence[LogEntry], now_ms: int) -> PutOutcome:
+    def read(self, entries: Sequence[LogRecord], now_ms: int) -> PutOutcome:
         """Take what was read after a conflict whose entry could not be read at once."""
         if self.entry is None or not self._reading:
             return NotAsked()
@@ -120,9 +121,10 @@ class LogAppender:
         """True when the open put has gone unanswered for too long."""
         return self.entry is not None and now_ms >= self._opened_ms + self._give_up_ms
 
-    def _found(self, ours: LogEntry, found: LogEntry) -> PutOutcome:
+    def _found(self, ours: LogEntry, found: LogRecord) -> PutOutcome:
         self.entry = None
-        return Landed(ours) if found.write_id == ours.write_id else Taken(found, ours)
+        is_ours = not isinstance(found, Damaged) and found.write_id == ours.write_id
+        return Landed(ours) if is_ours else Taken(found, ours)
 
     def _again_later(self, now_ms: int) -> StillOpen:
         self._retry_at = now_ms + (self._retry_ms << min(self._tries - 1, BACKOFF_DOUBLINGS_MAX))

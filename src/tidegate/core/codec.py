@@ -13,11 +13,15 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
+from hashlib import sha256
 from math import isfinite
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.ids import U64_LIMIT
+
+SEAL = "sha256"
+SEAL_BYTES = len(f',"{SEAL}":""}}') + 64
 
 D = TypeVar("D")
 Converter = Callable[[object, str], object]
@@ -50,6 +54,17 @@ def parse(data: bytes, path: str) -> object:
         return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"not JSON: {str(error)[:200]} path={path}", path=path) from error
+
+
+def seal(body: bytes) -> bytes:
+    """A JSON object with the SHA-256 of its bytes as last key."""
+    return body[:-1] + f',"{SEAL}":"{sha256(body).hexdigest()}"}}'.encode()
+
+
+def unsealed(data: bytes) -> bytes | None:
+    """The object that was sealed; ``None`` when a single bit of it, or of its seal, is not as it was."""
+    body = data[:-SEAL_BYTES] + b"}"
+    return body if seal(body) == data else None
 
 
 def to_plain(value: object) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidegate.core.log import LogEntry
+from tidegate.core.log import LogRecord
 from tidegate.core.prepare import PrepareAck
 
 # -- events: the log -----------------------------------------------------------------------------------------
@@ -18,7 +18,7 @@ class LogRead:
     A log that cannot be read is no event: without it there is no leader.
     """
 
-    entries: tuple[LogEntry, ...] = field(repr=False)  # all manifests there are, and the story wants one line
+    entries: tuple[LogRecord, ...] = field(repr=False)  # all manifests there are, and the story wants one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Written:
 class Conflict:
     """The slot was taken; ``entry`` is what is in it, where it could be read."""
 
-    entry: LogEntry | None = None
+    entry: LogRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tidegate.core.events import (
     PutAnswered,
     RestoreRequested,
 )
-from tidegate.core.log import Commit, LogEntry, LogView, Restore, Takeover
+from tidegate.core.log import Commit, Damaged, LogEntry, LogRecord, LogView, Restore, Takeover
 from tidegate.core.orders import (
     Effect,
     Hide,
@@ -34,6 +34,7 @@ from tidegate.core.orders import (
     StartGang,
     StepDown,
     StopGang,
+    Unnamed,
 )
 from tidegate.core.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.core.publish import Publisher
@@ -122,7 +123,7 @@ class Leader:
                 self.log.apply(entry)
                 self._take_over(now_ms)
             case Taken(entry, _):
-                self._step_down(f"slot {entry.slot} of the log was taken by a newer leader term={entry.term}")
+                self._step_down(_slot_gone(entry))
             case StillOpen(orders):
                 self._out.extend(orders)
             case NotAsked():
@@ -137,10 +138,17 @@ class Leader:
             self._ready()
         elif isinstance(entry, Restore):
             self._move(Mode.RECOVERING)
-            lost, fresh = self.log.off_lineage(), entry.parent is None
-            self._publisher.recover(Hide(entry.slot, lost, fresh) if lost or fresh else None, self.log.head)
+            self._publisher.recover(self._hiding(entry), self.log.head)
         else:
             self._committed(entry, now_ms)
+
+    def _hiding(self, entry: Restore) -> Hide | None:
+        """What sinks must not show after this restore."""
+        head, unnamed = self.log.head, None
+        if head is not None and self.log.lost_after(head.epoch) is not None:
+            unnamed = Unnamed(head.checkpoint_id, head.committables)
+        lost, fresh = self.log.off_lineage(), entry.parent is None
+        return Hide(entry.slot, lost, fresh, unnamed) if lost or fresh or unnamed else None
 
     def _take_over(self, now_ms: int) -> None:
         slot = self.log.next_slot
@@ -200,7 +208,8 @@ class Leader:
         """An earlier leader's gang goes on under this one, unless this one has started its own."""
         adoptable = self.mode is Mode.READY and not self._started_any and bool(self.term)
         finished = self.log.head is not None and self.log.head.final
-        return self.mode in (Mode.STARTING, Mode.RUNNING) or (adoptable and not finished)
+        takes_over = adoptable and not finished and not self.log.head_is_lost
+        return self.mode in (Mode.STARTING, Mode.RUNNING) or takes_over
 
     def _adopt(self) -> None:
         """Everything below this term is dead; the head's committables may not have been published."""
@@ -364,3 +373,9 @@ class Leader:
     def _close(self, reason: str) -> None:
         """This leader gives no more orders."""
         raise NotImplementedError
+
+
+def _slot_gone(entry: LogRecord) -> str:
+    if isinstance(entry, Damaged):
+        return f"slot {entry.slot} of the log is taken: {entry.why}"
+    return f"slot {entry.slot} of the log was taken by a newer leader term={entry.term}"

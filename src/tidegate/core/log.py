@@ -1,109 +1,43 @@
-"""The job's log: its entries, and what they add up to. The log is the only truth about terms, gangs and
-commits.
+"""The job's log: what its entries add up to. The log is the only truth about terms, gangs and commits.
 
 Slots are filled in order, create-only, and never change. ``LogView`` takes entries one by one and refuses any
-that the rules could not have produced: a log that cannot be understood whole is not used at all. It knows no
-store and no leader.
+that the rules could not have produced. An entry that is damaged keeps its slot and its place in the lineage,
+because the rules leave no doubt about them: a commit's parent is the head before it. Only a restore that
+nothing sound follows leaves the head unclear. It knows no store and no leader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from hashlib import sha256
 from itertools import takewhile
-from typing import Literal, TypeAlias
 
-from tidegate.core.codec import build, encode, parse
-from tidegate.core.manifest import FORMAT_VERSION, CheckpointManifest, CommittableEntry
+from tidegate.core.entries import (
+    Commit,
+    Damaged,
+    LogEntry,
+    LogRecord,
+    Restore,
+    Takeover,
+    decode_entry,
+    encode_entry,
+    explained,
+    read_entry,
+)
+from tidegate.core.manifest import CheckpointManifest, CommittableEntry
 from tidegate.errors import CorruptDataError, InvalidUseError
 
-DIGEST = "sha256"
-ENTRY_BYTES_MAX = 60 * 1024 * 1024
-"""Less than a control message may have: a manifest that could be stored and not be sent could never be restored."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Takeover:
-    """A leader's term begins. The term is the slot."""
-
-    kind: Literal["takeover"] = "takeover"
-    slot: int
-    term: int
-    write_id: str
-    leader: str
-    format_version: int = FORMAT_VERSION
-
-    def __post_init__(self) -> None:
-        _check_entry(self)
-        if self.term != self.slot:
-            raise InvalidUseError(f"a term is the slot of its takeover slot={self.slot} term={self.term}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """A checkpoint is committed. Its epoch is the slot."""
-
-    kind: Literal["commit"] = "commit"
-    slot: int
-    term: int
-    write_id: str
-    manifest: CheckpointManifest
-    format_version: int = FORMAT_VERSION
-
-    def __post_init__(self) -> None:
-        _check_entry(self)
-        if (self.manifest.epoch, self.manifest.term) != (self.slot, self.term):
-            raise InvalidUseError(
-                f"a manifest of another slot or term slot={self.slot} epoch={self.manifest.epoch}"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restore:
-    """A gang is about to start from ``parent`` (``None``: without state). The gang's number is the slot."""
-
-    kind: Literal["restore"] = "restore"
-    slot: int
-    term: int
-    write_id: str
-    parent: int | None
-    reason: str
-    format_version: int = FORMAT_VERSION
-
-    def __post_init__(self) -> None:
-        _check_entry(self)
-
-
-LogEntry: TypeAlias = Takeover | Commit | Restore
-_KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, "restore": Restore}
-
-
-def encode_entry(entry: LogEntry) -> bytes:
-    """The stored form of an entry: its JSON object with the SHA-256 of the rest as last key."""
-    body = encode(entry)
-    data = body[:-1] + f',"{DIGEST}":"{sha256(body).hexdigest()}"}}'.encode()
-    if len(data) > ENTRY_BYTES_MAX:
-        raise InvalidUseError(f"a log entry is too long bytes={len(data)} bytes_max={ENTRY_BYTES_MAX}")
-    return data
-
-
-def decode_entry(data: bytes, path: str, slot: int) -> LogEntry:
-    """The entry in these bytes, read from this slot. An unknown kind or version is an error: fail closed."""
-    plain = parse(data, path)
-    digest = plain.pop(DIGEST, None) if isinstance(plain, dict) else None
-    name = plain.get("kind") if isinstance(plain, dict) else None
-    kind = _KINDS.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise CorruptDataError(
-            f"not an entry that this version of tidegate knows kind={name!r} path={path}", path=path
-        )
-    entry = build(kind, plain, path)
-    if digest != sha256(encode(entry)).hexdigest():
-        raise CorruptDataError(f"the log entry is damaged: its checksum differs path={path}", path=path)
-    if entry.slot != slot:
-        raise CorruptDataError(f"an entry of another slot slot={entry.slot} path={path}", path=path)
-    return entry
+__all__ = [
+    "Commit",
+    "Damaged",
+    "LogEntry",
+    "LogRecord",
+    "LogView",
+    "Restore",
+    "Takeover",
+    "decode_entry",
+    "encode_entry",
+    "read_entry",
+]
 
 
 class LogView:
@@ -111,21 +45,25 @@ class LogView:
     nothing.
 
     Full manifests are held for what may still be restored; of the others only epoch and parent stay in
-    memory.
+    memory. ``damage`` is every entry that can't be read; ``unclear`` the one that leaves the head unknown: then
+    ``head_epoch`` is the head before it, and what is true now lies in that lineage.
     """
 
     __slots__ = (
+        "_lost",
         "_manifests",
         "_parents",
+        "damage",
         "gang",
         "head_epoch",
         "last_id",
         "next_slot",
         "oldest_restorable",
         "term",
+        "unclear",
     )
 
-    def __init__(self, entries: Iterable[LogEntry] = ()) -> None:
+    def __init__(self, entries: Iterable[LogRecord] = ()) -> None:
         self.next_slot = 0
         self.term: int | None = None
         self.gang = 0
@@ -134,13 +72,30 @@ class LogView:
         self.oldest_restorable = 0
         self._parents: dict[int, int | None] = {}
         self._manifests: dict[int, CheckpointManifest] = {}
-        for entry in entries:
+        self._lost: dict[int, Damaged] = {}
+        self.damage: tuple[Damaged, ...] = ()
+        self.unclear: Damaged | None = None
+        for entry in explained(entries):
             self.apply(entry)
 
     @property
     def head(self) -> CheckpointManifest | None:
-        """The manifest that the next start begins from."""
-        return None if self.head_epoch is None else self._manifests[self.head_epoch]
+        """The manifest of the head. ``None``: there is no head, or its entry is damaged."""
+        return None if self.head_epoch is None else self._manifests.get(self.head_epoch)
+
+    @property
+    def head_is_lost(self) -> bool:
+        """True when damage hides the head: nothing may go on from it, only fall back."""
+        return self.unclear is not None or self.head_epoch in self._lost
+
+    def lost(self, epoch: int) -> Damaged | None:
+        """The damage of this epoch's commit, if it is damaged."""
+        return self._lost.get(epoch)
+
+    def lost_after(self, epoch: int | None) -> Damaged | None:
+        """The newest damaged commit after this epoch. Nobody knows which rows it published."""
+        found = (d for d in reversed(self.damage) if d.may_be_commit and (epoch is None or d.slot > epoch))
+        return next(found, None)
 
     def lineage(self) -> Iterator[int]:
         """The head's epoch, its parent's, and so on: newest first."""
@@ -169,7 +124,11 @@ class LogView:
 
     def restorables(self) -> tuple[CheckpointManifest, ...]:
         """What a restore may go back to, newest first. Further back the sinks could not be put right again."""
-        return tuple(self._manifests[epoch] for epoch in self._lineage_from(self.oldest_restorable))
+        return tuple(self._manifests[epoch] for epoch in self.reachable() if epoch not in self._lost)
+
+    def reachable(self) -> Iterator[int]:
+        """The epochs of the lineage that are not given up, damaged ones too, newest first."""
+        return self._lineage_from(self.oldest_restorable)
 
     def _lineage_from(self, oldest: int) -> Iterator[int]:
         """The part of the lineage that is not older; the rest of it, which grows for ever, is not walked."""
@@ -177,6 +136,12 @@ class LogView:
 
     def restorable(self, epoch: int) -> CheckpointManifest:
         """The manifest of an epoch that a restore may go back to, or ``InvalidUseError`` saying why not."""
+        self._check_reachable(epoch)
+        if damaged := self.unclear or self._lost.get(epoch):
+            raise InvalidUseError(f"{damaged.why} epoch={epoch}")
+        return self._manifests[epoch]
+
+    def _check_reachable(self, epoch: int) -> None:
         if epoch not in self._parents:
             raise InvalidUseError(f"there is no checkpoint with this epoch epoch={epoch}")
         if epoch < self.oldest_restorable:
@@ -186,9 +151,8 @@ class LogView:
             raise InvalidUseError(
                 f"a later restore left this checkpoint behind epoch={epoch} head={self.head_epoch}"
             )
-        return self._manifests[epoch]
 
-    def apply(self, entry: LogEntry) -> None:
+    def apply(self, entry: LogRecord) -> None:
         """Take the next entry. One that does not follow is ``CorruptDataError`` and changes nothing."""
         try:
             self._check(entry)
@@ -197,10 +161,30 @@ class LogView:
         if isinstance(entry, Takeover):
             self.term = entry.slot
         elif isinstance(entry, Restore):
-            self.gang, self.head_epoch = entry.slot, entry.parent
+            self._restore(entry.slot, entry.parent)
+        elif isinstance(entry, Damaged):
+            self._lose(entry)
         else:
             self._commit(entry.manifest)
         self.next_slot = entry.slot + 1
+
+    def _restore(self, slot: int, parent: int | None) -> None:
+        self.gang, self.head_epoch, self.unclear = slot, parent, None
+
+    def _lose(self, entry: Damaged) -> None:
+        self.damage += (entry,)
+        match entry.effect:
+            case "takeover":
+                self.term = entry.slot
+            case "restore":
+                self._restore(entry.slot, entry.parent)
+            case "commit":
+                self._lost[entry.slot] = entry
+                self._parents[entry.slot], self.head_epoch = self.head_epoch, entry.slot
+            case "unclear":
+                self.unclear = entry
+            case _:
+                pass  # a later restore has overruled it
 
     def _commit(self, manifest: CheckpointManifest) -> None:
         self._parents[manifest.epoch] = manifest.parent
@@ -212,22 +196,39 @@ class LogView:
         for epoch in gone:
             del self._manifests[epoch]
 
-    def _check(self, entry: LogEntry) -> None:
+    def _check(self, entry: LogRecord) -> None:
         if entry.slot != self.next_slot:
             raise InvalidUseError(f"expected slot {self.next_slot}")
         if isinstance(entry, Takeover):
+            return
+        if isinstance(entry, Damaged):
+            self._check_damaged(entry)
             return
         if entry.term != self.term:
             raise InvalidUseError(
                 f"written by a leader whose term was over term={entry.term} current={self.term}"
             )
         if isinstance(entry, Restore):
-            if entry.parent is not None:
-                self.restorable(entry.parent)
-            return
-        self._check_commit(entry.manifest)
+            self._check_restore(entry.parent)
+        else:
+            self._check_commit(entry.manifest)
+
+    def _check_restore(self, parent: int | None) -> None:
+        if parent is not None:
+            self._check_reachable(parent)
+
+    def _check_damaged(self, entry: Damaged) -> None:
+        if entry.effect == "restore":
+            self._check_restore(entry.parent)
+        elif entry.effect == "commit":
+            self._check_clear()
+
+    def _check_clear(self) -> None:
+        if self.unclear is not None:
+            raise InvalidUseError(f"it depends on one that can't be read path={self.unclear.path}")
 
     def _check_commit(self, manifest: CheckpointManifest) -> None:
+        self._check_clear()
         if manifest.gang != self.gang:
             raise InvalidUseError(f"made by a gang that was over gang={manifest.gang} current={self.gang}")
         if manifest.checkpoint_id <= self.last_id:
@@ -235,11 +236,8 @@ class LogView:
         head = self.head
         if head is not None and head.final:
             raise InvalidUseError("nothing follows a final checkpoint")
-        manifest.check_parent(head)
-
-
-def _check_entry(entry: LogEntry) -> None:
-    if entry.format_version != FORMAT_VERSION:
-        raise InvalidUseError(f"written by another version of tidegate format_version={entry.format_version}")
-    if not entry.write_id:
-        raise InvalidUseError("an entry has a write id")
+        if self.head_epoch in self._lost:
+            sound = next((epoch for epoch in self.lineage() if epoch not in self._lost), None)
+            manifest.check_lost_parent(self.head_epoch, None if sound is None else self._manifests[sound])
+        else:
+            manifest.check_parent(head)

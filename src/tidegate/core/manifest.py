@@ -244,10 +244,24 @@ class CheckpointManifest:
         """Refuse objects that are neither this checkpoint's own nor its parent's, byte for byte the same."""
         if self.parent != (None if parent is None else parent.epoch):
             raise InvalidUseError(f"not this manifest's parent parent={self.parent}")
-        inherited = frozenset() if parent is None else frozenset(parent.objects)
+        self._check_owned(self.checkpoint_id, parent)
+
+    def check_lost_parent(self, parent: int, ancestor: CheckpointManifest | None) -> None:
+        """The same where the parent's own manifest can't be read any more; ``ancestor`` is the nearest that
+        can.
+
+        An object of any checkpoint after the ancestor's passes: it may have been the parent's.
+        """
+        if self.parent != parent:
+            raise InvalidUseError(f"not this manifest's parent parent={self.parent}")
+        self._check_owned(1 if ancestor is None else ancestor.checkpoint_id + 1, ancestor)
+
+    def _check_owned(self, oldest_id: int, ancestor: CheckpointManifest | None) -> None:
+        inherited = frozenset() if ancestor is None else frozenset(ancestor.objects)
         paths = JobPaths(self.job)
         for entry in self.objects:
-            if checkpoint_of(paths.parse(entry.path)) != self.checkpoint_id and entry not in inherited:
+            owner = checkpoint_of(paths.parse(entry.path)) or 0
+            if owner < oldest_id and entry not in inherited:
                 raise InvalidUseError(
                     f"names an object that neither it nor its parent owns path={entry.path}"
                 )

@@ -161,10 +161,21 @@ class ResolveRestore:
 
 
 @dataclass(frozen=True, slots=True)
+class Unnamed:
+    """What lower gangs staged or published at cuts after ``checkpoint_id``, except ``keep``.
+
+    A damaged commit may have named it. Cuts up to that one are the restored epoch's own.
+    """
+
+    checkpoint_id: int
+    keep: tuple[CommittableEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Hide:
     """Take these out of sight wherever they are, so that a late publish of them finds nothing.
 
-    ``everything``: the gang starts without state, so whatever lower gangs have staged or published goes,
+    ``unnamed`` goes too. ``everything``: the gang starts without state, so whatever lower gangs have staged or published goes,
     named here or not, and lower gangs are refused from now on. BEFORE publishing and starting. Answered by
     ``Hidden`` or ``HideFailed``; may be given again.
     """
@@ -172,6 +183,7 @@ class Hide:
     gang: int
     committables: tuple[CommittableEntry, ...]
     everything: bool = False
+    unnamed: Unnamed | None = None
 
 
 @dataclass(frozen=True, slots=True)

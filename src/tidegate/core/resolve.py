@@ -58,46 +58,78 @@ class Refuse:
 Decision: TypeAlias = StartFresh | RestoreFrom | FallBack | AlreadyFinished | Refuse
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What a decision is made from."""
+
+    view: LogView
+    shape: PlanShape
+    fault: Fault
+    can_hide: bool
+    can_hide_unnamed: bool
+
+
 def resolve(
-    view: LogView, shape: PlanShape, fault: Fault, restore: RestoreChoice = "latest", *, can_hide: bool = True
+    view: LogView,
+    shape: PlanShape,
+    fault: Fault,
+    restore: RestoreChoice = "latest",
+    *,
+    can_hide: bool = True,
+    can_hide_unnamed: bool = True,
 ) -> Decision:
-    """Decide. ``can_hide``: every sink can take published epochs out of sight, which going back needs."""
+    """Decide. ``can_hide``: every sink can take published epochs out of sight, which going back needs.
+
+    ``can_hide_unnamed``: also what no readable manifest names, which going back over a damaged commit needs.
+    """
+    case = _Case(view, shape, fault, can_hide, can_hide_unnamed)
     if restore == "none":
-        return _checked(view, None, StartFresh(), can_hide)
+        return _checked(case, None, StartFresh())
+    if view.unclear is not None:
+        return Refuse(
+            f"the log's last word about where to start can't be read, put a copy of that file back or start"
+            f" with restore='none': {view.unclear.why}"
+        )
     if restore != "latest":
-        return _exactly(view, shape, fault, restore, can_hide)
-    head = view.head
-    if head is None:
+        return _exactly(case, restore)
+    if view.head_epoch is None:
         return StartFresh()
-    return _unfit(shape, head) or _newest_sound(view, shape, fault, head, can_hide)
+    if view.head is None:
+        return _newest_sound(case)
+    return _unfit(shape, view.head) or _from_head(case, view.head)
 
 
-def _exactly(view: LogView, shape: PlanShape, fault: Fault, epoch: int, can_hide: bool) -> Decision:
+def _exactly(case: _Case, epoch: int) -> Decision:
     try:
-        manifest = view.restorable(epoch)
+        manifest = case.view.restorable(epoch)
     except InvalidUseError as error:
         return Refuse(str(error))
-    if refusal := _unfit(shape, manifest):
+    if refusal := _unfit(case.shape, manifest):
         return refusal
     if manifest.final:
         return AlreadyFinished(manifest)
-    if why := fault(manifest):
+    if why := case.fault(manifest):
         return Refuse(f"the checkpoint is damaged: {why} epoch={epoch}")
-    return _checked(view, epoch, RestoreFrom(manifest), can_hide)
+    return _checked(case, epoch, RestoreFrom(manifest))
 
 
-def _newest_sound(
-    view: LogView, shape: PlanShape, fault: Fault, head: CheckpointManifest, can_hide: bool
-) -> Decision:
-    if head.final:
-        return AlreadyFinished(head)
+def _from_head(case: _Case, head: CheckpointManifest) -> Decision:
+    return AlreadyFinished(head) if head.final else _newest_sound(case)
+
+
+def _newest_sound(case: _Case) -> Decision:
     skipped: list[tuple[int, str]] = []
-    for manifest in view.restorables():
-        why = fault(manifest)
+    for epoch in case.view.reachable():
+        lost = case.view.lost(epoch)
+        if lost is not None:
+            skipped.append((epoch, lost.why))
+            continue
+        manifest = case.view.restorable(epoch)
+        why = case.fault(manifest)
         if why is None:
             found = FallBack(manifest, tuple(skipped)) if skipped else RestoreFrom(manifest)
-            return _unfit(shape, manifest) or _checked(view, manifest.epoch, found, can_hide)
-        skipped.append((manifest.epoch, why))
+            return _unfit(case.shape, manifest) or _checked(case, epoch, found)
+        skipped.append((epoch, why))
     damage = "; ".join(f"epoch {epoch}: {why}" for epoch, why in skipped)
     return Refuse(
         f"every retained checkpoint is damaged, restore a copy of the store or start with restore='none':"
@@ -114,12 +146,19 @@ def _unfit(shape: PlanShape, manifest: CheckpointManifest) -> Refuse | None:
     return Refuse(f"the saved state does not fit the plan: {difference} epoch={manifest.epoch}")
 
 
-def _checked(view: LogView, epoch: int | None, decision: Decision, can_hide: bool) -> Decision:
-    """Going back from published epochs needs sinks that can hide them."""
-    if can_hide:
+def _checked(case: _Case, epoch: int | None, decision: Decision) -> Decision:
+    """Going back from published epochs needs sinks that can hide them. A start without state empties them."""
+    view = case.view
+    lost = view.lost_after(epoch)
+    if lost is not None and epoch is not None and not case.can_hide_unnamed:
+        return Refuse(
+            "a newer log entry is damaged and a sink can't take back rows that no manifest names: put a copy of"
+            f" that file back or start with restore='none': {lost.why}"
+        )
+    if case.can_hide:
         return decision
     kept = {e for e in view.lineage() if epoch is not None and e <= epoch}
-    if any(c.epoch not in kept for manifest in view.held() for c in manifest.committables):
+    if lost is not None or any(c.epoch not in kept for manifest in view.held() for c in manifest.committables):
         return Refuse(
             "a sink has published newer epochs and cannot take them back; restore the latest checkpoint"
         )

@@ -17,10 +17,14 @@ from tidegate.ids import CheckpointId
 
 
 def oldest_restorable(view: LogView, retain: int, epoch: int) -> int:
-    """The oldest epoch that stays restorable once ``epoch`` is committed on the head. Never goes back."""
+    """The oldest epoch that stays restorable once ``epoch`` is committed on the head. Never goes back.
+
+    Damaged ones can't be restored and don't count.
+    """
     if retain < 1:
         raise InvalidUseError(f"at least one checkpoint is retained retain={retain}")
-    kept = list(islice(chain((epoch,), view.lineage()), retain))
+    sound = (each for each in view.lineage() if view.lost(each) is None)
+    kept = list(islice(chain((epoch,), sound), retain))
     return max(view.oldest_restorable, kept[-1])
 
 

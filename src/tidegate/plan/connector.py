@@ -102,7 +102,12 @@ class SinkWriter(Protocol):
 
 @runtime_checkable
 class Sink(Protocol):
-    """A two-phase sink. ``commit`` and ``abort`` run on the driver and are idempotent."""
+    """A two-phase sink. ``commit`` and ``abort`` run on the driver and are idempotent.
+
+    To restore an older epoch it also needs ``hide(committables)``, which takes them out of sight for good; to do so past a
+    damaged log entry, ``hide_unnamed(gang, checkpoint_id, keep)``: all that lower gangs staged after that checkpoint, but not
+    what was there when ``adopt()`` was called: another job's rows, to which this one adds.
+    """
 
     def writer(self, context: WriterContext) -> SinkWriter:
         """A writer for one subtask. Called on a node."""

@@ -83,6 +83,8 @@ class Chores:
         # and what lower gangs staged is swept at every start.
         try:
             self._publisher.hide(effect.committables)
+            if effect.unnamed is not None:
+                self._publisher.hide_unnamed(effect.gang, effect.unnamed.checkpoint_id, effect.unnamed.keep)
         except RetryableError as error:
             return ev.HideFailed(effect.gang, str(error))
         return ev.Hidden(effect.gang)

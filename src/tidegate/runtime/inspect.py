@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.core.log import Commit, LogEntry, LogView
+from tidegate.core.log import Commit, Damaged, LogRecord, LogView
 from tidegate.core.manifest import CheckpointManifest, InFlightEntry, OperatorSnapshotEntry, RunEntry
 from tidegate.core.paths import JobPaths, LogObject
 from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError, NoCheckpoint
@@ -110,15 +110,24 @@ def find(
     name = job if job is not None else _only_job(store, operator)
     entries = LogStore(store, name).read()
     if epoch is None:
-        head = LogView(entries).head
-        if head is None:
-            raise NoCheckpoint(f"the job has no checkpoint yet job={name} store={store.url}")
-        return Found(store, head)
+        return Found(store, _next_start(LogView(entries), name, store))
+    for damaged in (entry for entry in entries if isinstance(entry, Damaged) and entry.slot == epoch):
+        raise CorruptDataError(damaged.why, path=damaged.path)
     manifests = {entry.manifest.epoch: entry.manifest for entry in entries if isinstance(entry, Commit)}
     if epoch not in manifests:
         there = ", ".join(map(str, sorted(manifests)[-12:])) or "none"
         raise CheckpointNotFound(f"no checkpoint with this epoch; there are {there} epoch={epoch} job={name}")
     return Found(store, manifests[epoch])
+
+
+def _next_start(view: LogView, job: str, store: Store) -> CheckpointManifest:
+    if view.unclear is not None:
+        raise CorruptDataError(view.unclear.why, path=view.unclear.path)
+    for manifest in view.restorables():
+        return manifest
+    if view.head_is_lost:
+        raise CorruptDataError(f"every retained checkpoint is damaged job={job}", path=view.damage[-1].path)
+    raise NoCheckpoint(f"the job has no checkpoint yet job={job} store={store.url}")
 
 
 def _only_job(store: Store, operator: str | None) -> str:
@@ -270,13 +279,16 @@ def type_of(text: str) -> pa.DataType:
 def read_checkpoints(url: str | Path, job: str | None = None) -> pa.Table:
     """Every committed checkpoint of every job, oldest first."""
     store = existing_store(url)
-    rows = [row for name in ([job] if job else jobs_in(store)) for row in _checkpoints(LogStore(store, name).read())]
+    names = [job] if job else jobs_in(store)
+    rows = [row for name in names for row in _checkpoints(name, LogStore(store, name).read())]
     return pa.Table.from_pylist(rows, schema=CHECKPOINTS)
 
 
-def _checkpoints(entries: Sequence[LogEntry]) -> Iterator[dict[str, Any]]:
+def _checkpoints(job: str, entries: Sequence[LogRecord]) -> Iterator[dict[str, Any]]:
     restorable = {manifest.epoch for manifest in LogView(entries).restorables()}
     for entry in entries:
+        if isinstance(entry, Damaged) and entry.kind in ("commit", None):
+            yield {"job": job, "epoch": entry.slot, "kind": "damaged", "restorable": False}
         if isinstance(entry, Commit):
             m = entry.manifest
             yield {

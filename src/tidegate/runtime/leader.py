@@ -19,7 +19,7 @@ from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.adapt import UnalignedStreak
 from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
-from tidegate.core.log import LogEntry, LogView
+from tidegate.core.log import LogRecord, LogView
 from tidegate.core.prepare import PrepareAck
 from tidegate.core.resolve import (
     AlreadyFinished,
@@ -96,13 +96,11 @@ class Leader:
         self._committed = 0
         self._streak = UnalignedStreak()
         self._last_reports: dict[int, dict[str, Any]] = {}
-        self._stop_requested = False
-        self._draining = False
+        self._stop_requested = self._draining = False
         self._restarting_since: int | None = None
         self._recoveries_ms: list[int] = []
         self.job = setup.log.paths.job
-        self.log = setup.log
-        self.publisher = setup.publisher
+        self.log, self.publisher = setup.log, setup.publisher
         self.checkpointing = setup.checkpointing
         self.status = "STARTING"
         self.error: JobFailedError | None = None
@@ -118,22 +116,23 @@ class Leader:
     def check(self) -> bool:
         """Read the log and refuse a start that can't be, before anything is started or changed. True: it is done. Blocks."""
         self._setup.publisher.check()
-        self._entries: Sequence[LogEntry] = self._setup.log.read()
-        decision = self._resolve(LogView(self._entries))
+        self._entries: Sequence[LogRecord] = self._setup.log.read()
+        view = LogView(self._entries)
+        self._setup.log.warn_of(view.damage)
+        decision = self._resolve(view)
         match decision:
             case Refuse(why):
                 raise InvalidUseError(why)
             case StartFresh() if self._setup.savepoint is None or not self._setup.append:
                 self._setup.publisher.prepare_fresh_start(self._setup.overwrite)
             case StartFresh():
-                pass  # the user says that the sinks show what the savepoint's job had written, and no more
+                self._setup.publisher.adopt()  # the user says that sinks show what the savepoint's job had written, and no more
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
         return isinstance(decision, AlreadyFinished)
 
     def _resolve(self, view: LogView) -> Decision:
-        shape = self._machine.shape
-        return resolve(view, shape, self._setup.log.fault, self._choice, can_hide=self._setup.publisher.can_hide)
+        return resolve(view, self._machine.shape, self._setup.log.fault, self._choice, **self._setup.publisher.hiding)
 
     def run(self) -> None:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""

@@ -1,7 +1,7 @@
 """Savepoints: a checkpoint with all of its objects, copied to a place of its own. Any job with the same plan may start from it.
 
-A savepoint is a store that holds ``savepoint.json``, the manifest, written last, and the objects that it names under the paths
-that they have in the job's store. It needs nothing else, so the job's own store may be gone.
+A savepoint is a store that holds ``savepoint.json``, the manifest, sealed and written last, and the objects that it names under
+the paths that they have in the job's store. It needs nothing else, so the job's own store may be gone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from tidegate.core.codec import seal, unsealed
 from tidegate.core.log import Commit
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.prepare import PlanShape
@@ -68,7 +69,7 @@ def copy_checkpoint(store: Store, manifest: CheckpointManifest, url: str) -> Non
         if crc32c(data) != entry.crc32c:
             raise CorruptDataError(f"an object of the checkpoint is damaged path={entry.path}", path=entry.path)
         target.put(entry.path, data)
-    if not target.create(MANIFEST, manifest.to_json()):
+    if not target.create(MANIFEST, seal(manifest.to_json())):
         raise _taken(url)
 
 
@@ -79,10 +80,7 @@ def _taken(url: str) -> InvalidUseError:
 def read_savepoint(url: str, shape: PlanShape) -> Savepoint:
     """Open a savepoint and check all of it against its checksums and the plan. Blocks."""
     store = open_store(url)
-    try:
-        manifest = CheckpointManifest.from_json(store.get(MANIFEST), f"{shown_place(url)}/{MANIFEST}")
-    except FileNotFoundError as error:
-        raise InvalidUseError(f"there is no savepoint at this place path={shown_place(url)}") from error
+    manifest = _read_manifest(store, url)
     difference = shape.difference(manifest)
     if difference is not None:
         raise InvalidUseError(f"the savepoint does not fit the plan: {difference} path={shown_place(url)}")
@@ -90,3 +88,14 @@ def read_savepoint(url: str, shape: PlanShape) -> Savepoint:
     if fault is not None:
         raise CorruptDataError(f"the savepoint is damaged: {fault}", path=shown_place(url))
     return Savepoint(url, manifest)
+
+
+def _read_manifest(store: Store, url: str) -> CheckpointManifest:
+    path = f"{shown_place(url)}/{MANIFEST}"
+    try:
+        body = unsealed(store.get(MANIFEST))
+    except FileNotFoundError as error:
+        raise InvalidUseError(f"there is no savepoint at this place path={shown_place(url)}") from error
+    if body is None:
+        raise CorruptDataError(f"the savepoint is damaged: its checksum differs path={path}", path=path)
+    return CheckpointManifest.from_json(body, path)

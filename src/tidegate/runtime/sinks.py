@@ -29,7 +29,15 @@ class Publisher:
     @property
     def can_hide(self) -> bool:
         """Every sink can take published rows out of sight again."""
-        return all(hasattr(sink, "hide") for sink in self.sinks.values())
+        return self._all_have("hide")
+
+    @property
+    def hiding(self) -> dict[str, bool]:
+        """What the sinks can hide: what a manifest names; what none names any more, by the checkpoint that staged it."""
+        return {"can_hide": self.can_hide, "can_hide_unnamed": self._all_have("hide_unnamed")}
+
+    def _all_have(self, method: str) -> bool:
+        return all(hasattr(sink, method) for sink in self.sinks.values())
 
     def check(self) -> None:
         """Refuse a sink that can't be written, before anything starts."""
@@ -52,6 +60,13 @@ class Publisher:
                 )
             sink.clear()  # type: ignore[attr-defined]
 
+    def adopt(self) -> None:
+        """The rows that sinks show now are not this job's: it adds to them and never takes them back."""
+        for sink in self.sinks.values():
+            adopt = getattr(sink, "adopt", None)
+            if adopt is not None:
+                adopt()
+
     def publish(self, committables: Iterable[CommittableEntry]) -> None:
         """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent."""
         for epoch, operator, mine in _by_epoch_and_sink(committables):
@@ -61,6 +76,13 @@ class Publisher:
         """Take these out of sight wherever they are. Idempotent."""
         for _, operator, mine in _by_epoch_and_sink(committables):
             self._sink(operator).hide(mine)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
+
+    def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
+        """Take out of sight whatever gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""
+        kept = list(keep)
+        for name, sink in self.sinks.items():
+            mine = [entry.committable for entry in kept if entry.operator == name]
+            sink.hide_unnamed(gang, checkpoint_id, mine)  # type: ignore[attr-defined]  # the resolver asked first
 
     def sweep(self, gang: int, keep: Iterable[CommittableEntry]) -> None:
         """Delete what gangs before this one staged and no manifest names. What can't be deleted waits for the next start."""

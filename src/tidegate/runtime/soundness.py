@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from tidegate.core.log import LogEntry, LogView, decode_entry
+from tidegate.core.log import Damaged, LogView
 from tidegate.core.manifest import CheckpointManifest, ObjectEntry
-from tidegate.core.paths import JobPaths, LogObject
+from tidegate.core.paths import JobPaths
 from tidegate.core.retain import collection_bound, garbage
 from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
+from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store
 
@@ -40,8 +41,8 @@ class Verdict:
 
 def verify(store: Store, job: str, progress: Callable[[int], None] = lambda objects: None) -> Verdict:
     """Read everything that the retained checkpoints of a job name. Blocks as long as that takes."""
-    entries, damage = _log(store, job)
-    manifests = () if damage else retained(LogView(entries), floor_of(store, job))
+    view, damage = _log(store, job)
+    manifests = retained(view, floor_of(store, job))
     needed: dict[ObjectEntry, list[int]] = {}
     for manifest in manifests:
         for entry in manifest.objects:
@@ -61,24 +62,18 @@ def retained(view: LogView, floor: int) -> tuple[CheckpointManifest, ...]:
     return tuple(m for m in view.retained() if m.is_savepoint or m.epoch >= floor)
 
 
-def _log(store: Store, job: str) -> tuple[list[LogEntry], list[Damage]]:
-    paths = JobPaths(job)
-    named = [paths.parse(info.path) for info in store.list(paths.log_prefix)]
-    slots = sorted(name.slot for name in named if isinstance(name, LogObject))
-    entries: list[LogEntry] = []
-    damage: list[Damage] = []
-    for slot in slots:
-        path = paths.log_entry(slot)
-        try:
-            entries.append(decode_entry(store.get(path), path, slot))
-        except CorruptDataError as error:
-            damage.append(Damage(path, str(error)))
-    if not damage:
-        try:
-            LogView(entries)
-        except CorruptDataError as error:
-            damage.append(Damage(paths.log_prefix, str(error)))
-    return entries, damage
+def _log(store: Store, job: str) -> tuple[LogView, list[Damage]]:
+    """What the log adds up to, and what can't be read of it. A log that makes no sense at all says nothing."""
+    log = LogStore(store, job)
+    try:
+        view = log.view()
+    except CorruptDataError as error:
+        return LogView(), [Damage(error.path or log.paths.log_prefix, str(error))]
+    return view, [Damage(each.path, each.why, _epochs(each)) for each in view.damage]
+
+
+def _epochs(damaged: Damaged) -> tuple[int, ...]:
+    return (damaged.slot,) if damaged.effect == "commit" else ()
 
 
 def _fault(store: Store, entry: ObjectEntry) -> str | None:
@@ -123,17 +118,17 @@ def collect(store: Store, job: str, retain: int, *, dry_run: bool = False) -> Co
         raise InvalidUseError(f"at least one checkpoint is retained retain={retain}")
     paths = JobPaths(job)
     for _ in range(LOOKS_MAX):
-        entries, damage = _log(store, job)
-        if damage:
-            raise CorruptDataError(f"nothing is deleted while the log is damaged: {damage[0].what}", path=damage[0].path)
-        view = LogView(entries)
+        view, damage = _log(store, job)
+        if damage and (view.head_is_lost or not view.next_slot):
+            # A copy put back in its place would need what is there; once the job has gone on without it, nothing would.
+            raise CorruptDataError(f"nothing is deleted while the log is damaged: {damage[-1].what}", path=damage[-1].path)
         floor = max(floor_of(store, job), _floor(view, retain))
         manifests = retained(view, floor)
         keep = frozenset(path for manifest in manifests for path in manifest.object_paths())
         bound = collection_bound(view)
         listed = {info.path: info.size_bytes for prefix in paths.object_prefixes for info in store.list(prefix)}
         doomed = garbage(paths, listed, keep, bound)
-        if dry_run or _slots(store, paths) == len(entries):
+        if dry_run or len(LogStore(store, job).slots()) == view.next_slot:
             if doomed and not dry_run:
                 _delete(store, job, floor, doomed)
             return Collected(job, tuple(m.epoch for m in manifests), len(doomed), sum(listed[path] for path in doomed))
@@ -160,13 +155,3 @@ def floor_of(store: Store, job: str) -> int:
         return 0
     return int(text) if text.isdecimal() and len(text) < 20 else 0
 
-
-def _slots(store: Store, paths: JobPaths) -> int:
-    return sum(1 for _ in _log_objects(store, paths))
-
-
-def _log_objects(store: Store, paths: JobPaths) -> Iterator[LogObject]:
-    for info in store.list(paths.log_prefix):
-        name = paths.parse(info.path)
-        if isinstance(name, LogObject):
-            yield name

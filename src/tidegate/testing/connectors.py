@@ -308,6 +308,23 @@ def _check_hide(bench: _Bench) -> None:
     bench.expect(1, 4, when="another epoch was committed after hiding")
 
 
+def _check_hide_unnamed(bench: _Bench) -> None:
+    hide: Callable[[int, int, Sequence[Committable]], None] | None = getattr(bench.sink, "hide_unnamed", None)
+    if hide is None:
+        return
+    kept, waiting, shown = bench.staged(1), bench.staged(2), bench.staged(3)
+    bench.staged(4)
+    bench.sink.commit(1, [kept])
+    bench.sink.commit(3, [shown])
+    newer = bench.staged(5, gang=9)
+    for _ in range(2):  # as often as starts fail
+        hide(9, 2, [waiting])
+        bench.expect(1, when="what lower gangs staged after a checkpoint was hidden")
+    bench.sink.commit(2, [waiting])
+    bench.sink.commit(10, [newer])
+    bench.expect(1, 2, 5, when="what was kept and what a newer gang staged was committed after hiding the rest")
+
+
 _SINK_CHECKS: tuple[Callable[[_Bench], None], ...] = (
     _check_commit,
     _check_epochs_of_one_writer,
@@ -317,6 +334,7 @@ _SINK_CHECKS: tuple[Callable[[_Bench], None], ...] = (
     _check_abort,
     _check_gangs,
     _check_hide,
+    _check_hide_unnamed,
 )
 
 

@@ -1,0 +1,193 @@
+"""The entries of the log and their stored form; and what is left of one whose bytes have changed.
+
+Every entry is sealed by its SHA-256. An entry with a whole seal that cannot be understood was written by
+something else: that is an error. One with a broken seal is ``Damaged``: the slot is taken, and what it said
+is known as far as its first bytes and the entries behind it tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from tidegate.core.codec import build, encode, parse, seal, unsealed
+from tidegate.core.manifest import FORMAT_VERSION, CheckpointManifest
+from tidegate.errors import CorruptDataError, InvalidUseError
+
+ENTRY_BYTES_MAX = 60 * 1024 * 1024
+"""Less than a control message may have: a manifest that could be stored and not be sent could never be restored."""
+
+FLIPS_MAX = 4
+"""So many changed bits leave an entry's opening recognisable. The openings differ in far more than twice as many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takeover:
+    """A leader's term begins. The term is the slot."""
+
+    kind: Literal["takeover"] = "takeover"
+    slot: int
+    term: int
+    write_id: str
+    leader: str
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        _check_entry(self)
+        if self.term != self.slot:
+            raise InvalidUseError(f"a term is the slot of its takeover slot={self.slot} term={self.term}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A checkpoint is committed. Its epoch is the slot."""
+
+    kind: Literal["commit"] = "commit"
+    slot: int
+    term: int
+    write_id: str
+    manifest: CheckpointManifest
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        _check_entry(self)
+        if (self.manifest.epoch, self.manifest.term) != (self.slot, self.term):
+            raise InvalidUseError(
+                f"a manifest of another slot or term slot={self.slot} epoch={self.manifest.epoch}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """A gang is about to start from ``parent`` (``None``: without state). The gang's number is the slot."""
+
+    kind: Literal["restore"] = "restore"
+    slot: int
+    term: int
+    write_id: str
+    parent: int | None
+    reason: str
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        _check_entry(self)
+
+
+LogEntry: TypeAlias = Takeover | Commit | Restore
+Kind: TypeAlias = Literal["takeover", "commit", "restore"]
+_KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, "restore": Restore}
+_OPENINGS: dict[Kind, bytes] = {
+    kind: f'{{"kind":"{kind}","slot":'.encode() for kind in ("takeover", "commit", "restore")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """An entry that can't be read any more. Its slot stays taken.
+
+    ``kind`` is what its opening tells, ``None`` where that is unreadable too. ``effect`` is what it did to the
+    log: a restore's is known only when a later commit says from where its gang started (``parent``), and is
+    none when another restore followed.
+    """
+
+    slot: int
+    path: str
+    why: str
+    kind: Kind | None
+    effect: Kind | Literal["none", "unclear"] = "unclear"
+    parent: int | None = None
+
+    @property
+    def may_be_commit(self) -> bool:
+        """True when rows may have been published because of it."""
+        return self.effect == "commit" or self.kind is None
+
+
+LogRecord: TypeAlias = LogEntry | Damaged
+
+
+def encode_entry(entry: LogEntry) -> bytes:
+    """The stored form of an entry: its JSON object, sealed."""
+    data = seal(encode(entry))
+    if len(data) > ENTRY_BYTES_MAX:
+        raise InvalidUseError(f"a log entry is too long bytes={len(data)} bytes_max={ENTRY_BYTES_MAX}")
+    return data
+
+
+def read_entry(data: bytes, path: str, slot: int) -> LogRecord:
+    """The entry in these bytes, read from this slot, or what is left of it.
+
+    An unknown kind or version under a whole seal is an error: fail closed.
+    """
+    body = unsealed(data)
+    if body is None:
+        why = f"the log entry is damaged: its checksum differs path={path}"
+        return Damaged(slot, path, why, _kind_told(data))
+    plain = parse(body, path)
+    name = plain.get("kind") if isinstance(plain, dict) else None
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise CorruptDataError(
+            f"not an entry that this version of tidegate knows kind={name!r} path={path}", path=path
+        )
+    entry = build(kind, plain, path)
+    if entry.slot != slot:
+        raise CorruptDataError(f"an entry of another slot slot={entry.slot} path={path}", path=path)
+    return entry
+
+
+def decode_entry(data: bytes, path: str, slot: int) -> LogEntry:
+    """The entry in these bytes. A damaged one is an error too."""
+    found = read_entry(data, path, slot)
+    if isinstance(found, Damaged):
+        raise CorruptDataError(found.why, path=path)
+    return found
+
+
+def _kind_told(data: bytes) -> Kind | None:
+    for kind, opening in _OPENINGS.items():
+        start = data[: len(opening)]
+        flips = (int.from_bytes(start, "big") ^ int.from_bytes(opening, "big")).bit_count()
+        if len(start) == len(opening) and flips <= FLIPS_MAX:
+            return kind
+    return None
+
+
+# -- what later entries tell ---------------------------------------------------------------------------------
+
+
+def explained(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
+    """The same records, each damaged one with its effect as far as it is known."""
+    every = list(records)
+    for index, record in enumerate(every):
+        yield _explained(record, every[index + 1 :]) if isinstance(record, Damaged) else record
+
+
+def _explained(record: Damaged, later: Sequence[LogRecord]) -> Damaged:
+    """A commit tells whose gang and child it is; a restore, that whatever was there before it is over.
+
+    Takeovers in between say nothing of gangs and epochs.
+    """
+    kind = record.kind if record.slot else "takeover"  # nobody writes anything before the first takeover
+    if kind in ("takeover", "commit"):
+        return replace(record, effect=kind)
+    match next((entry for entry in later if entry.kind != "takeover"), None):
+        case Commit(manifest=manifest) if manifest.gang == record.slot:
+            known = manifest.parent is None or manifest.parent < record.slot
+            return replace(record, effect="restore", parent=manifest.parent) if known else record
+        case Commit(manifest=manifest) if record.kind is None:
+            return replace(record, effect="commit" if manifest.parent == record.slot else "takeover")
+        case Restore() as restore if record.kind is None and record.slot in (restore.parent, restore.term):
+            return replace(record, effect="commit" if restore.parent == record.slot else "takeover")
+        case Restore():
+            return replace(record, effect="none")
+        case _:
+            return record
+
+
+def _check_entry(entry: LogEntry) -> None:
+    if entry.format_version != FORMAT_VERSION:
+        raise InvalidUseError(f"written by another version of tidegate format_version={entry.format_version}")
+    if not entry.write_id:
+        raise InvalidUseError("an entry has a write id")
