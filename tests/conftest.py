@@ -25,6 +25,7 @@ SLOW = {
     "operators/test_sessions.py",
     "operators/test_first_last_distinct.py",
     "operators/test_state_restore.py",
+    "operators/test_stopped_closing.py",
     "operators/test_running.py",
     "operators/test_window_aggregate.py",
     "operators/test_window_join.py",
