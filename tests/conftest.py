@@ -32,6 +32,7 @@ SLOW = {
     "unaligned/test_unaligned_shapes.py",
     "unaligned/test_unaligned_jobs.py",
     "unaligned/test_unaligned_limits.py",
+    "unaligned/test_closing_windows.py",
     "bench/test_unaligned_bench.py",
     "store/test_s3_pipeline.py",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -121,7 +122,7 @@ def check_each_once(gang: Gang, fed: int) -> None:
         assert sum(table["n"].to_pylist()) + gang.late_rows == fed
     if "session" in gang.kind:
         spans = sorted(zip(*(table[name].to_pylist() for name in ("key", "window_start", "window_end")), strict=True))
-        ended = [(a, b) for a, b in zip(spans, spans[1:], strict=False) if a[0] == b[0] and b[1] < a[2] - 20]
+        ended = [(a, b) for a, b in pairwise(spans) if a[0] == b[0] and b[1] < a[2] - 20]
         assert not ended, "a row is in two sessions"
 
 

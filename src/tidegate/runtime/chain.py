@@ -46,7 +46,8 @@ class Chain:
         told yet.
         """
         for index, operator in enumerate(self._operators):
-            yield from self._from(index + 1, operator.watermark(timestamp))
+            for piece in operator.watermark(timestamp):
+                yield from self._shown(index + 1, piece)
             if getattr(operator, "owes", False):
                 return
             timestamp = delayed(timestamp, _delay(operator))
@@ -70,6 +71,15 @@ class Chain:
         frozen = {name: operator.freeze() for name, operator in self.named}
         return {name: state for name, state in frozen.items() if state is not None}
 
+    def _shown(self, index: int, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What comes of a piece; an empty one if nothing does, so that the loop can look up between any two."""
+        came = False
+        for batch in self._from(index, (piece,)) if piece.num_rows else ():
+            came = True
+            yield batch
+        if not came:
+            yield piece.slice(0, 0)
+
     def _from(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         for operator in self._operators[index:]:
             batches = _through(operator, batches)
@@ -87,7 +97,4 @@ def _delay(operator: Operator) -> int:
 
 def _through(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        if batch.num_rows:
-            yield from operator.process(0, batch)
-        else:
-            yield batch  # says no more than that whoever gives it is not done
+        yield from operator.process(0, batch)
