@@ -66,9 +66,9 @@ class Gang:
                 if part is not None and part.num_rows:
                     self.given += receiver.process(port, part)
 
-    def watermark(self, timestamp: int, stop_after: int | None = None) -> None:
-        """Every receiver closes windows; each is asked to stop behind so many pieces."""
-        for receiver in self.receivers:
+    def watermark(self, timestamp: int, stop_after: int | None = None, only: int | None = None) -> None:
+        """Every receiver, or only so many, closes windows; each is asked to stop behind so many pieces."""
+        for receiver in self.receivers[:only]:
             receiver.stopping = stop_after == 0
             for count, piece in enumerate(receiver.watermark(timestamp), 1):
                 self.given.append(piece)

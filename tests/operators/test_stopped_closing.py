@@ -15,6 +15,7 @@ from stopping import KINDS, Gang
 from tidegate.errors import CorruptDataError
 from tidegate.runtime.operator import Restored, Run
 from tidegate.runtime.operators import closing, join, panes, session, sessionruns
+from tidegate.state.keygroups import key_groups, range_of
 
 WAYS = [(1, 1), (1, 2), (2, 3), (3, 1)]
 
@@ -138,6 +139,25 @@ def test_a_session_that_was_given_in_part_of_the_keys_takes_no_late_rows(stop: i
     gang.finish()
     assert gang.late_rows == 30
     assert Counter(gang.results["n"].to_pylist()) == {1: 30}
+
+
+@pytest.mark.parametrize(("kind", "time"), [("tumbling", 100), ("session", 40)])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_one_subtasks_debt_closes_nothing_of_another(kind: str, time: int, after: int) -> None:
+    """One subtask stops while it closes; the other has not seen that watermark, and its windows take more rows."""
+    keys = range(30)
+    gang = Gang(kind, 2)
+    gang.feed([(10, key, 0) for key in keys])
+    gang.watermark(time, 2, only=1)
+    assert gang.owes
+    gang = gang.restored(after)
+    gang.resume()
+    gang.feed([(15, key, 0) for key in keys])
+    gang.finish()
+    groups = key_groups(pa.record_batch({"key": keys}), ["key"])
+    late = sum(int(group) in range_of(0, 2) for group in groups)
+    assert gang.late_rows == late > 0
+    assert Counter(gang.results["n"].to_pylist()) == {1: late, 2: len(keys) - late}
 
 
 def test_one_key_with_very_many_pairs_stops_between_rows_of_its_left_side() -> None:
