@@ -43,10 +43,14 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True)
 class Vertex:
-    """One subtask of the system. A source has a script; the others have inputs."""
+    """One subtask of the system. A source has a script; the others have inputs.
+
+    ``last``: what an operator gives one by one, as there is room, when its inputs have ended.
+    """
 
     name: str
     script: tuple[StreamMessage[Any], ...] = ()
+    last: tuple[StreamMessage[Any], ...] = ()
     aligned_only_inputs: bool = False
     aligned_only_outputs: tuple[int, ...] = ()
 
@@ -85,6 +89,10 @@ class System:
     def sources(self) -> list[int]:
         return [v for v, vertex in enumerate(self.vertices) if vertex.script]
 
+    def own(self, v: int) -> tuple[StreamMessage[Any], ...]:
+        """What a vertex has to give of its own; ``offset`` counts what it has given of it."""
+        return self.vertices[v].script or self.vertices[v].last
+
 
 def events(source: str, count: int, watermarks: bool = False) -> tuple[StreamMessage[Any], ...]:
     """A source's script: numbered events, each followed by its watermark if wanted, and the end."""
@@ -109,6 +117,7 @@ class Worker:
         self.seen: tuple[Any, ...] = ()
         self.watermark = -1
         self.fires = 0
+        self.closing = False
         self.frozen: tuple[int, int, tuple[Any, ...]] = (0, 0, ())
         self.unsent: frozenset[int] = frozenset()  # the outputs that the barrier of the last cut has not left
         self.subtask: Subtask[Any] = Subtask(
@@ -189,12 +198,18 @@ class Workers:
         return Info(
             subtask.has_turn,
             all(_data_count(q) < system.room for q in subtask.outputs.values()),
-            worker.offset < len(system.vertices[worker.index].script),
+            self._has_more(worker),
             subtask.finished,
             "Barrier(" not in repr(fingerprint(subtask.outputs)) and "Barrier(" not in _queues(subtask),
             heads,
             {e.input: subtask.queued(e.input) for e in system.edges if e.receiver == worker.index},
         )
+
+    def _has_more(self, worker: Worker) -> bool:
+        """A source that has more to read; an operator whose inputs have ended and that has not."""
+        if self.system.vertices[worker.index].script:
+            return worker.offset < len(self.system.own(worker.index))
+        return worker.closing and not worker.subtask.finished
 
     def _act(self, worker: Worker, stimulus: Stimulus, facts: list[Fact]) -> None:
         subtask = worker.subtask
@@ -224,7 +239,7 @@ class Workers:
                 raise AssertionError(stimulus)
 
     def _read(self, worker: Worker, facts: list[Fact]) -> None:
-        message = self.system.vertices[worker.index].script[worker.offset]
+        message = self.system.own(worker.index)[worker.offset]
         worker.offset += 1
         if isinstance(message, End):
             self._perform(worker, worker.subtask.finish(), facts)
@@ -254,7 +269,9 @@ class Workers:
                 case CheckpointFailed(checkpoint_id):
                     facts.append(("failed", checkpoint_id))
                 case Ended():
-                    self._perform(worker, worker.subtask.finish(), facts)
+                    worker.closing = bool(self.system.own(worker.index))
+                    if not worker.closing:
+                        self._perform(worker, worker.subtask.finish(), facts)
                 case _:
                     raise AssertionError(effect)
 
@@ -629,11 +646,9 @@ class Explorer:
         """What will still come to a worker, after a restore: unread or recorded."""
         found: Counter[Any] = Counter()
         paths = self._paths_to(v)
-        for path in paths:
-            source = path[0].sender
-            found += _kept(self.system.vertices[source].script[acks[source].offset :], path)
         for way in {path[place:] for path in paths for place in range(len(path))}:
             edge = way[0]
+            found += _kept(self.system.own(edge.sender)[acks[edge.sender].offset :], way)
             found += _kept(dict(acks[edge.sender].outputs).get(edge.output, ()), way)
             found += _kept(dict(acks[edge.receiver].inputs).get(edge.input, ()), way[1:])
         return found
@@ -647,8 +662,9 @@ class Explorer:
         expected: list[Counter[Any]] = []
         for v in range(len(self.system.vertices)):
             total: Counter[Any] = Counter()
-            for path in self._paths_to(v):
-                total += _kept(self.system.vertices[path[0].sender].script, path)
+            paths = self._paths_to(v)
+            for way in {path[place:] for path in paths for place in range(len(path))}:
+                total += _kept(self.system.own(way[0].sender), way)
             expected.append(total)
         return expected
 

@@ -29,6 +29,15 @@ def chain(count: int, **what: Any) -> System:
     )
 
 
+def lasting(count: int, last: int, **what: Any) -> System:
+    """Source, operator, sink: the operator has rows of its own to give when its input has ended."""
+    return System(
+        vertices=(Vertex("S", events("s", count)), Vertex("M", last=events("m", last)), Vertex("K")),
+        edges=(Edge(0, 0, 1, 0), Edge(1, 0, 2, 0)),
+        **what,
+    )
+
+
 def two(left: int, right: int, watermarks: bool = False, **what: Any) -> System:
     """Two sources into one fan-in."""
     return System(
@@ -97,6 +106,10 @@ SYSTEMS: tuple[System, ...] = (
     pair(1, name="one input, late news", checkpoints=2, aborts=1, crashes=1, late_news=True),
     chain(2, name="chain, crash", crashes=1),
     chain(2, name="chain, tiny queues", credit=1, room=2, wire=False),
+    lasting(1, 2, name="rows at the end, crash", credit=1, crashes=1, wire=False),
+    lasting(0, 1, name="rows at the end, everything", checkpoints=2, aborts=1, crashes=1, credit=1, **QUICK),
+    lasting(1, 1, name="rows at the end, forced unaligned", config=FORCED, deadlines=(), crashes=1, wire=False),
+    lasting(1, 1, name="rows at the end, savepoint", savepoint=True, crashes=1, wire=False),
     two(1, 1, name="two inputs, wires", eager=True),
     two(1, 0, name="two inputs, slow senders, late news", wire=False, late_news=True),
     two(1, 1, name="two inputs, two checkpoints, crash", checkpoints=2, crashes=1, **JOIN_TIMER),

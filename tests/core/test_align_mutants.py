@@ -16,11 +16,11 @@ import test_output
 import test_subtask
 import test_unaligned
 from explorer import Explorer, System
-from systems import JOIN_TIMER, QUICK, chain, diamond, pair, two
+from systems import JOIN_TIMER, QUICK, chain, diamond, lasting, pair, two
 
 from tidegate.core import align
 from tidegate.core.align import Aligning, BarrierAligner, Closed, Cut, UnalignedCheckpointConfig
-from tidegate.core.effects import Fire
+from tidegate.core.effects import Fire, SnapshotComplete
 from tidegate.core.input import InputChannel
 from tidegate.core.messages import Barrier, Event, Watermark
 from tidegate.core.output import OutputQueue
@@ -62,6 +62,7 @@ TWO = explored(two(1, 1, name="two", **QUICK))
 TWO_MARKS = explored(two(1, 1, True, name="two, watermarks", **JOIN_TIMER))
 TWO_ENDS = explored(two(1, 0, name="two, ends", **QUICK))
 ALIGNED = explored(two(2, 1, name="two, aligned", deadlines=(), wire=False))
+LASTING = explored(lasting(0, 2, name="rows at the end", credit=1, wire=False))
 DIAMOND = explored(diamond(2, name="diamond", deadlines=(), **QUICK))
 ABORTED = explored(pair(2, name="pair, aborted", aborts=1, room=3))
 
@@ -73,6 +74,7 @@ _turn, _abort = real(BarrierAligner, "turn"), real(BarrierAligner, "abort")
 _poll, _receive_end = real(UnalignedCheckpointer, "poll"), real(UnalignedCheckpointer, "_receive_end")
 _receive, _let_go = real(UnalignedCheckpointer, "receive"), real(UnalignedCheckpointer, "_let_go")
 _put, _abort_queue = real(OutputQueue, "put"), real(OutputQueue, "abort")
+_settle = real(Subtask, "_settle")
 
 
 def counts_barriers(self: Any, input_id: int, barrier: Any) -> Any:
@@ -196,6 +198,15 @@ def never_promotes_ends(self: Any, barrier: Any) -> Any:
     return []
 
 
+def waits_for_the_end(self: Any) -> Any:
+    return _settle(self) if self._finished else []
+
+
+def cuts_without_a_barrier(self: Any, barrier: Any) -> Any:
+    """Whoever has read everything reports what it has, and goes on."""
+    return [SnapshotComplete(barrier.checkpoint_id, finished=True)]
+
+
 def keeps_holding(self: Any) -> None:
     held = {channel.input_id: channel.held for channel in self._channels.values()}
     _let_go(self)
@@ -288,6 +299,9 @@ MUTANTS = (
     Mutant("an ended subtask never promotes", Subtask, "_promote_ends", never_promotes_ends, TIGHT),
     Mutant("an ended subtask is reported before its end has left", OutputQueue, "end_queued",
            property(lambda self: False), TIGHT),
+    Mutant("a subtask that is still giving waits for its end", Subtask, "_settle", waits_for_the_end, LASTING),
+    Mutant("a subtask that is still giving is reported without a barrier", Subtask, "_cut_here",
+           cuts_without_a_barrier, LASTING),
     Mutant("inputs stay held after the cut", UnalignedCheckpointer, "_let_go", keeps_holding, ALIGNED),
     Mutant("watermarks are not recorded", ChannelRecording, "add_all", records_events_only,
            test_unaligned.test_inflight_capture_multiple_channels),

@@ -415,17 +415,61 @@ def test_a_finished_subtask_drops_what_still_comes() -> None:
     assert whole(send(task)) == [SnapshotComplete(1, unaligned=True, finished=True)]
 
 
-def test_finishing_is_due_when_an_overdue_checkpoint_waits_for_it() -> None:
-    task = subtask(1, 1)
-    task.started(1)
+def still_giving(config: UnalignedCheckpointConfig | None = None, **options: Any) -> Subtask[str]:
+    """All inputs have ended; the operator has more to give than there is room for."""
+    task = subtask(1, 1, config, **options)
     task.receive(0, END)
     run(task)
-    assert not task.finish_is_due
-    task.deadline(1)
-    assert task.finish_is_due
+    task.emit(0, A)
+    return task
+
+
+def test_a_subtask_that_is_still_giving_cuts_at_the_deadline() -> None:
+    task = still_giving()
+    assert task.started(1, epoch=4) == []
+    flagged = CheckpointBarrier(1, 4, 1)
+    assert shell(task, task.deadline(1)) == [Fire(flagged)]
+    task.emit(0, B)
+    assert queue(task) == [Barrier(flagged), A, B]
+    assert send(task) == [SnapshotComplete(1, outputs={0: (A,)}, unaligned=True, inflight_bytes=5)]
+    assert task.deadline(1) == []
+    assert task.finish() == []
+    assert not task.finished_without(1)
+    assert queue(task) == [A, B, END]
+
+
+def test_a_subtask_that_is_still_giving_cuts_at_the_start_when_forced() -> None:
+    task = still_giving(FORCED)
+    assert shell(task, task.started(1)) == [Fire(CheckpointBarrier(1, 0, 1))]
+
+
+def test_a_subtask_that_is_still_giving_waits_for_its_end_with_a_savepoint_or_in_aligned_mode() -> None:
+    pinned = still_giving()
+    off = still_giving(UnalignedCheckpointConfig(enabled=False))
+    pinned.started(1, aligned=True)
+    off.started(1)
+    for task in (pinned, off):
+        assert task.deadline(1) == []
+        task.finish()
+        assert whole(send(task, count=2)) == [SnapshotComplete(1, finished=True)]
+
+
+def test_the_barrier_of_a_subtask_that_is_still_giving_stands_in_line_where_none_may_overtake() -> None:
+    task = still_giving(aligned_only_inputs=True, aligned_only_outputs=[0])
+    task.started(1)
+    shell(task, task.deadline(1))
+    assert queue(task) == [A, Barrier(CheckpointBarrier(1, 0))]
+
+
+def test_an_abort_ends_the_cut_of_a_subtask_that_is_still_giving() -> None:
+    task = still_giving()
+    task.started(1)
+    shell(task, task.deadline(1))
+    assert failures(task.abort(1)) == [1]
+    assert task.started(1) == [] and task.deadline(1) == []
     task.finish()
-    assert not task.finish_is_due
-    assert task.finished
+    assert failures(task.started(2)) == []
+    assert whole(send(task, count=3)) == [SnapshotComplete(2, finished=True)]
 
 
 def test_too_much_queued_ahead_of_the_end_ends_the_checkpoint() -> None:

@@ -15,7 +15,7 @@ from tidegate.errors import CorruptDataError
 from tidegate.plan.physical import Aggregate, Window
 from tidegate.plan.schemas import LATE, late_name
 from tidegate.runtime.operator import Restored, Run
-from tidegate.runtime.operators import preaggregate, sessionruns
+from tidegate.runtime.operators import preaggregate, session, sessionruns
 
 GAP = 300
 SESSION = Window("session", GAP, GAP)
@@ -71,7 +71,7 @@ def test_results_equal_one_batch_query(keys: tuple[str, ...], parallelism: int) 
 def test_results_do_not_depend_on_merges_and_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessionruns, "RUNS_PER_TIER", 2 + seed)
     monkeypatch.setattr(sessionruns, "MERGE_ROWS_MAX", 20 * seed)
-    monkeypatch.setattr(sessionruns, "CLOSE_KEYS", 1 + 3 * seed)
+    monkeypatch.setattr(session, "CLOSE_KEYS", 1 + 3 * seed)
     monkeypatch.setattr(preaggregate, "BUFFER_ROWS", 50 * (seed + 1))
     events = random_events(seed, 1500)
     gang = windowed_gang(events.schema, ("key",), SESSION, AGGREGATES, 2)

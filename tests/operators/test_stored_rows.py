@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from keyed import through_ipc
+from stopping import Gang
 from test_process import LIMIT, events, limits
 from test_running import counting as running
 from test_running import keyed
@@ -12,6 +13,7 @@ from test_sessions import counting as sessions
 from test_sessions import rows
 
 from tidegate.plan.physical import Aggregate
+from tidegate.runtime.operators import closing, join
 from tidegate.runtime.operators.stored import current_rows
 from tidegate.state import table
 from tidegate.state.partial import results
@@ -61,3 +63,29 @@ def test_sessions_that_were_given_are_not_among_the_rows() -> None:
     assert len(frozen.runs) >= 2
     found = current_rows("aggregate", ["key"], [run.batch for run in frozen.runs])
     assert sorted(key for batch in found for key in batch.column("key").to_pylist()) == [k for k in range(40) if k % 4]
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "join"])
+def test_rows_of_a_window_that_were_given_are_not_among_the_rows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "CLOSE_ROWS", 12)
+    monkeypatch.setattr(join, "PIECE_ROWS", 5)
+    gang = Gang(kind, 1)
+    gang.feed([(5, key // 2, key) for key in range(100)])
+    gang.feed([(105, 60 + key // 2, key) for key in range(20)])
+    gang.watermark(100, 9)
+    given = set(gang.results["key"].to_pylist())
+    (frozen,) = gang.freeze()
+    found = current_rows("aggregate", ["key"], [run.batch for run in frozen.runs], frozen.meta)
+    left = {key for batch in found for key in batch.column("key").to_pylist()}
+    assert gang.owes and given and not given & left and given | left == {*range(50), *range(60, 70)}
+    assert sum(batch.num_rows for batch in found) == 2 * len(left), "each row once"
+
+
+def test_rows_of_overlapping_windows_are_those_of_the_panes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "CLOSE_ROWS", 12)
+    gang = Gang("sliding", 1)
+    gang.feed([(5, key, key) for key in range(50)])
+    gang.watermark(50, 5)
+    (frozen,) = gang.freeze()
+    found = current_rows("aggregate", ["key"], [run.batch for run in frozen.runs], frozen.meta, overlapping=True)
+    assert gang.owes and gang.results.num_rows and sum(batch.num_rows for batch in found) == 50

@@ -147,6 +147,49 @@ def test_time_reaches_an_operator_behind_what_those_before_it_gave() -> None:
     assert story == ["a@9", "b0:2", "b@9"]
 
 
+class Owing(Tag):
+    """Gives three pieces, one at a time when it is asked to stop."""
+
+    def __init__(self, name: str, story: list[str]) -> None:
+        super().__init__(name, story)
+        self.stopping, self.owes, self.left = False, False, 3
+
+    def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
+        self.story.append(f"{self.name}@{timestamp}")
+        self.owes = True
+        while self.left:
+            self.left -= 1
+            yield BATCH.slice(0, 1)
+            if self.stopping:
+                return
+        self.owes = False
+
+
+def test_time_does_not_pass_an_operator_that_still_owes_rows() -> None:
+    story: list[str] = []
+    chain = Chain([("a", Owing("a", story)), ("b", Tag("b", story))])
+    assert not chain.owes
+    chain.stop(True)
+    list(chain.watermark(9))
+    assert story == ["a@9", "b0:1"] and chain.owes
+    chain.stop(False)
+    list(chain.watermark(9))
+    assert story[2:] == ["a@9", "b0:1", "b0:1", "b@9"] and not chain.owes
+
+
+class Swallow(Tag):
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        return ()
+
+
+def test_the_loop_can_look_up_although_nothing_comes_of_a_piece() -> None:
+    story: list[str] = []
+    chain = Chain([("a", Owing("a", story)), ("b", Swallow("b", story))])
+    pieces = iter(chain.watermark(9))
+    assert next(pieces).num_rows == 0
+    assert story == ["a@9"], "the second piece is not made yet"
+
+
 def test_rows_ahead_of_a_barrier_pass_the_rest_of_the_chain() -> None:
     chain, story = chain_of("a", "b")
     assert sum(piece.num_rows for piece in chain.before_barrier()) == 3 + 1 + 3

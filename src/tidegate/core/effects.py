@@ -106,7 +106,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Every input has ended: end the operator, then call ``finish``."""
+    """Every input has ended: end the operator, then call ``finish``. A ``Fire`` may come in between."""
 
 
 @dataclass(frozen=True, slots=True)

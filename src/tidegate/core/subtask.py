@@ -129,14 +129,6 @@ class Subtask(Generic[T]):
         """The id of the snapshot that is not whole yet; 0 when there is none."""
         return 0 if self._snapshot is None else self._snapshot.checkpoint_id
 
-    @property
-    def finish_is_due(self) -> bool:
-        """True when the inputs have ended and a checkpoint past its deadline waits for ``finish``.
-
-        The subtask can't cut any more, so the shell should end its operator without waiting for room.
-        """
-        return self.ended and not self._finished and 0 < self._wanted() <= self._overdue
-
     def finished_without(self, checkpoint_id: int) -> bool:
         """True when this subtask ended and has not fired the id: its final state counts."""
         return self._finished and self._fired < checkpoint_id
@@ -222,7 +214,7 @@ class Subtask(Generic[T]):
         if self._finished:
             self._started = barrier
             return self._settle()
-        return self._absorb([Fire(barrier), InputsRecorded(UnalignedSnapshot(barrier, (), 0, False))])
+        return self._cut_here(barrier)
 
     def deadline(self, checkpoint_id: int) -> list[Effect]:
         """The id's alignment deadline passed: what waits is pulled forward or promoted. Idempotent."""
@@ -350,21 +342,30 @@ class Subtask(Generic[T]):
         return started if started > max(self._dead, self._fired) else 0
 
     def _settle(self) -> list[Effect]:
-        """A finished subtask's part in a checkpoint that it has not fired.
-
-        It is whole when on each output the end has left, or a flagged barrier in its stead: until then data
-        is queued here that belongs to nobody's recording.
-        """
+        """The part in a checkpoint, not fired here, of a subtask whose inputs have all ended."""
         barrier = self._started
-        if not self._finished or barrier is None or not self._wanted():
+        if barrier is None or not self._wanted() or not self.ended:
             return []
+        is_late = barrier.is_unaligned or barrier.checkpoint_id <= self._overdue
+        is_urgent = is_late and not self._config.keeps_aligned(barrier)
+        if self._finished:
+            return self._settle_finished(barrier, is_urgent)
+        return self._cut_here(barrier.as_unaligned()) if is_urgent else []
+
+    def _cut_here(self, barrier: CheckpointBarrier) -> list[Effect]:
+        """Cut with nothing to record: a source where its command finds it, and a subtask that has read
+        everything and is still giving, because what it waits for may take longer than the deadline allows."""
+        return self._absorb([Fire(barrier), InputsRecorded(UnalignedSnapshot(barrier, (), 0, False))])
+
+    def _settle_finished(self, barrier: CheckpointBarrier, is_urgent: bool) -> list[Effect]:
+        """It is whole when on each output the end has left, or a flagged barrier in its stead: until then data
+        is queued here that belongs to nobody's recording."""
         effects: list[Effect] = []
         if self.pending != barrier.checkpoint_id:
             effects = self._begin(Snapshot(barrier, finished=True))
             assert self._snapshot is not None
             self._snapshot.waiting = {o for o, output in self.outputs.items() if output.end_queued}
-        is_urgent = barrier.is_unaligned or barrier.checkpoint_id <= self._overdue
-        if is_urgent and not self._config.keeps_aligned(barrier):
+        if is_urgent:
             effects += self._promote_ends(barrier.as_unaligned())
         return effects + self._complete()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from tidegate.runtime.operator import Frozen, Operator
+from tidegate.runtime.operator import Frozen, Operator, Stoppable
 from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME
 
 
@@ -16,6 +16,17 @@ class Chain:
     def __init__(self, operators: Sequence[tuple[str, Operator]]) -> None:
         self.named = tuple(operators)
         self._operators = tuple(operator for _, operator in operators)
+        self._stoppable = tuple(operator for operator in self._operators if isinstance(operator, Stoppable))
+
+    @property
+    def owes(self) -> bool:
+        """An operator has closed windows that it has not given: call ``watermark`` again before anything else."""
+        return any(operator.owes for operator in self._stoppable)
+
+    def stop(self, stopping: bool) -> None:
+        """From now on, or no longer, operators end behind the step at hand what a watermark makes them give."""
+        for operator in self._stoppable:
+            operator.stopping = stopping
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """What comes out at the end of the chain for one batch at its beginning."""
@@ -31,10 +42,14 @@ class Chain:
     def watermark(self, timestamp: int) -> Iterator[pa.RecordBatch]:
         """Every operator learns the time, first to last, each behind what those before it still gave.
 
-        Behind an operator that keeps windows open for late rows it is as much earlier.
+        Behind an operator that keeps windows open for late rows it is as much earlier. Behind one that still owes rows it is not
+        told yet.
         """
         for index, operator in enumerate(self._operators):
-            yield from self._from(index + 1, operator.watermark(timestamp))
+            for piece in operator.watermark(timestamp):
+                yield from self._shown(index + 1, piece)
+            if getattr(operator, "owes", False):
+                return
             timestamp = delayed(timestamp, _delay(operator))
 
     def passed_on(self, timestamp: int) -> int:
@@ -55,6 +70,15 @@ class Chain:
         """The state of every operator that has one, by reference."""
         frozen = {name: operator.freeze() for name, operator in self.named}
         return {name: state for name, state in frozen.items() if state is not None}
+
+    def _shown(self, index: int, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What comes of a piece; an empty one if nothing does, so that the loop can look up between any two."""
+        came = False
+        for batch in self._from(index, (piece,)) if piece.num_rows else ():
+            came = True
+            yield batch
+        if not came:
+            yield piece.slice(0, 0)
 
     def _from(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         for operator in self._operators[index:]:

@@ -6,10 +6,10 @@ Safe beside a running job, except that a checkpoint may be collected while it is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from tidegate.core.log import Commit, Damaged, LogRecord, LogView
 from tidegate.core.manifest import CheckpointManifest, InFlightEntry, OperatorSnapshotEntry, RunEntry
 from tidegate.core.paths import JobPaths, LogObject
 from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError, NoCheckpoint
+from tidegate.plan.connector import Json
 from tidegate.plan.physical import Aggregate
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.operators.stored import current_rows
@@ -56,6 +57,7 @@ INFLIGHT = pa.schema(
         ("bytes", pa.int64()),
     ]
 )
+PANE_START = "pane_start"
 _RESULT = re.compile(r"(?P<name>.*)=(?P<function>[a-z_]+)\((?P<column>.*)\) (?P<type>[^=()]+(\(\d+, \d+\))?.*)", re.DOTALL)
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
 _DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
@@ -162,7 +164,10 @@ def _current(found: Found, entry: OperatorSnapshotEntry, shape: dict[str, Any]) 
     """The rows of one subtask that are state now: later runs may replace or take away rows of earlier ones."""
     runs = [_run(found.store, run) for run in entry.runs]
     columns = [name for run in runs for name in run.schema.names]
-    return current_rows(str(shape.get("kind")), _names_of(shape.get("keys", []), columns), runs)
+    keys = _names_of(shape.get("keys", []), columns)
+    meta = cast("Mapping[str, Json]", entry.meta)
+    overlapping = _time_name(WINDOW, shape) == PANE_START
+    return current_rows(str(shape.get("kind")), keys, runs, meta, overlapping=overlapping)
 
 
 def state_schema(found: Found, operator: str) -> pa.Schema:
@@ -245,7 +250,7 @@ def _time_name(column: str, shape: dict[str, Any]) -> str:
     if column == END:
         return "window_end"
     window = shape.get("window") or {}
-    return "pane_start" if window.get("kind") == "sliding" and window.get("size") != window.get("slide") else "window_start"
+    return PANE_START if window.get("kind") == "sliding" and window.get("size") != window.get("slide") else "window_start"
 
 
 def _time_type(shape: dict[str, Any]) -> pa.DataType:

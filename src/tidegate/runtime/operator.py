@@ -1,8 +1,9 @@
 """What an operator must do. It knows batches, watermarks and its own state; nothing of barriers, channels or stores.
 
 All calls come from the node's loop thread. Methods that return batches may be generators: the loop takes the next piece only
-when the outputs have room, so yield pieces of at most ``PIECE_ROWS`` rows. Until a generator is exhausted the loop calls no
-other method of this operator, except that it exhausts it first when a snapshot is due.
+when the outputs have room, so yield pieces of at most ``PIECE_ROWS`` rows, and an empty one where the work before the next is
+long. Until a generator is exhausted the loop calls no other method of this operator; it exhausts it when a snapshot is due. An
+operator whose watermark gives much can stop there: see ``Stoppable``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -53,7 +54,7 @@ class Operator(Protocol):
         """Take a batch; give what comes of it."""
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
-        """Event time has reached ``timestamp``. The loop passes the watermark on behind what this gives."""
+        """Event time has reached ``timestamp``. The loop passes the watermark on behind what this gives. Idempotent."""
 
     def before_barrier(self) -> Iterable[pa.RecordBatch]:
         """Rows still buffered that are to go ahead of a barrier."""
@@ -66,3 +67,16 @@ class Operator(Protocol):
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         """Take over the state of a checkpoint. Called once, before anything else."""
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """An operator that need not give at once all that a watermark closes.
+
+    While ``stopping`` is set, what ``watermark`` returns ends behind the step at hand, and what was not given is part of the
+    state. ``owes``: so it was, or so it was restored, and ``watermark`` is to be called again, with the same or any time, before
+    anything else comes in.
+    """
+
+    stopping: bool
+    owes: bool

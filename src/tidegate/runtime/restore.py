@@ -51,6 +51,7 @@ class RestorePlan:
         for task in assembly.tasks:
             self._restore_source(task)
             self._restore_operators(task)
+            task.resume()
         return self._replay(assembly)
 
     # -- state -----------------------------------------------------------------------------------------------------

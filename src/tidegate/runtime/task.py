@@ -1,7 +1,8 @@
 """One subtask of one stage: the shell around the protocol's ``Subtask``. It performs effects; it decides nothing about barriers.
 
-Work in hand is a queue of lazy pieces. The next piece is taken only when every output has room, and all of it is taken at once
-when a snapshot fires, so that what an operator has begun to give is ahead of the barrier.
+Work in hand is a queue of lazy pieces. The next piece is taken only when every output has room. When a snapshot fires, the work
+in hand is taken at once, so that it is ahead of the barrier; only windows that are being given stop at their next step, and what
+they have not given is state.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Protocol, TypeAlias, assert_never
+from enum import Enum
+from typing import Literal, Protocol, TypeAlias, assert_never
 
 import pyarrow as pa
 
@@ -43,8 +45,16 @@ OUTPUT_ROOM_BYTES = 2 << 20
 PIECES_PER_STEP = 4
 WATERMARK_INTERVAL_MS = 50
 
+
+class Stop(Enum):
+    """What work gives when it is asked to stop and can: it goes on behind the barrier."""
+
+    HERE = 0
+
+
 Batches: TypeAlias = Iterable[pa.RecordBatch]
-Work: TypeAlias = Iterator["pa.RecordBatch | Watermark[pa.RecordBatch] | None"]
+Piece: TypeAlias = "pa.RecordBatch | Watermark[pa.RecordBatch] | None"
+Work: TypeAlias = Iterator["Piece | Literal[Stop.HERE]"]
 """Batches and watermarks to put on the outputs; ``None`` at the very end: the subtask finishes."""
 
 
@@ -109,6 +119,7 @@ class StageTask:
         self.sinks = {name: o for name, o in chain.named if isinstance(o, SinkOperator)}
         self._outputs = _output_ids(stage.outputs, subtask, parallelism)
         self._work: deque[Work] = deque()
+        self._stopping = False
         self._watermark = BEGINNING_OF_TIME
         self._watermark_at = 0
         self._told_idle = False
@@ -149,16 +160,31 @@ class StageTask:
         return True
 
     def _next_piece(self) -> bool:
+        """Put the next piece onto the outputs. False: there is none, or none ahead of the barrier."""
         while self._work:
             for piece in self._work[0]:
+                if piece is Stop.HERE:
+                    return False
                 self._route(piece)
                 return True
             self._work.popleft()
         return False
 
     def _drain(self) -> None:
+        """Put the work in hand onto the outputs, as far as it belongs ahead of a barrier.
+
+        Only the last of it may stop: what is queued behind was taken from the inputs before the cut, so it can't wait.
+        """
+        while len(self._work) > 1:
+            self._next_piece()
+        self._stop(True)
         while self._next_piece():
             pass
+        self._stop(False)
+
+    def _stop(self, stopping: bool) -> None:
+        self._stopping = stopping
+        self.chain.stop(stopping)
 
     def _map_result(self, mapper: MapOperator) -> bool:
         batch = mapper.result()
@@ -211,17 +237,15 @@ class StageTask:
     def started(self, checkpoint_id: int, epoch: int, *, aligned: bool) -> None:
         """A checkpoint was triggered somewhere."""
         self.perform(self.protocol.started(checkpoint_id, epoch=epoch, aligned=aligned))
-        self._finish_if_due()
 
     def deadline(self, checkpoint_id: int) -> None:
         """Its barrier may overtake from now on."""
         self.perform(self.protocol.deadline(checkpoint_id))
-        self._finish_if_due()
 
-    def _finish_if_due(self) -> None:
-        """A checkpoint past its deadline must not wait for the room that the last rows need."""
-        if self.protocol.finish_is_due:
-            self._drain()
+    def resume(self) -> None:
+        """The state was restored: what its operators owed goes ahead of everything else."""
+        if self.chain.owes:
+            self._work.append(self._closed(BEGINNING_OF_TIME))
 
     def perform(self, effects: list[Effect]) -> None:
         """Carry out the protocol's orders, in their order."""
@@ -263,7 +287,6 @@ class StageTask:
             self.injector.coordinator_handle().inject(command)
         barrier = self.injector.poll_barrier(self._now_ms())
         if barrier is not None:
-            self._drain()
             self.perform(self.protocol.inject(barrier))
             self.injector.emitted(barrier)
 
@@ -274,7 +297,7 @@ class StageTask:
         self.perform(self.protocol.abort(checkpoint_id, reason))
 
     def _fire(self, barrier: CheckpointBarrier) -> None:
-        """Rows in hand, barrier, state: in this order, and nothing in between."""
+        """Rows in hand, barrier, state: in this order, and nothing in between. What is left in hand goes on behind it."""
         self._drain()
         for batch in self.chain.before_barrier():
             self._route(batch)
@@ -298,16 +321,25 @@ class StageTask:
     def _watermarks(self, timestamp: int) -> Work:
         if timestamp > max(self._watermark, AWAKE):
             self._watermark = timestamp
-            yield from self.chain.watermark(timestamp)
+            yield from self._closed(timestamp)
         yield Watermark(self.chain.passed_on(timestamp))
+
+    def _closed(self, timestamp: int) -> Work:
+        """All that this time closes, however often a barrier comes between."""
+        yield from self.chain.watermark(timestamp)
+        while self.chain.owes:
+            yield Stop.HERE
+            yield from self.chain.watermark(timestamp)
 
     def _closing(self) -> Work:
         if self._watermark < END_OF_TIME:
             yield from self._watermarks(END_OF_TIME)
         yield from self.chain.end()
+        while self._stopping:
+            yield Stop.HERE  # nothing may follow the end, so it waits for the barrier
         yield None
 
-    def _route(self, piece: pa.RecordBatch | Watermark[pa.RecordBatch] | None) -> None:
+    def _route(self, piece: Piece) -> None:
         if piece is None:
             self.ended = True
             self.perform(self.protocol.finish())

@@ -37,7 +37,11 @@ _TAKE_TARGETS_MAX = 4
 def key_groups(batch: pa.RecordBatch, keys: Sequence[str], groups: int = 128) -> npt.NDArray[np.uint16]:
     """The key group of every row."""
     check_groups(groups)
-    hashed = hashes(batch, keys)
+    return groups_of(hashes(batch, keys), groups)
+
+
+def groups_of(hashed: U64, groups: int) -> npt.NDArray[np.uint16]:
+    """The key groups of keys with these hashes."""
     if groups & (groups - 1) == 0:
         return (hashed & np.uint64(groups - 1)).astype(np.uint16)
     return (hashed % np.uint64(groups)).astype(np.uint16)

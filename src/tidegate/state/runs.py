@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.state import keygroups
 
 _FEW_PANES = 4
+PARTS_MAX = 65_535
+"""The most parts that rows are cut into by hash."""
 
 
 def by_pane(batch: pa.RecordBatch, column: str) -> list[tuple[int, pa.RecordBatch]]:
@@ -55,12 +58,22 @@ def by_hash(batches: Sequence[pa.RecordBatch], keys: Sequence[str], count: int) 
         return [list(batches)]
     parts: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
     for batch in batches:
-        hashed = keygroups.hashes(batch, keys)
-        targets = ((hashed >> np.uint64(32)) % np.uint64(count)).astype(np.uint16)
-        for part, piece in zip(parts, keygroups.split(batch, targets, count), strict=True):
+        for part, piece in zip(parts, keygroups.split(batch, _parts(batch, keys, count), count), strict=True):
             if piece is not None:
                 part.append(piece)
     return parts
+
+
+def in_parts_from(batch: pa.RecordBatch, keys: Sequence[str], count: int, first: int) -> pa.RecordBatch:
+    """The rows that ``by_hash`` puts into this part of ``count`` and those behind it."""
+    if first <= 0:
+        return batch
+    return keygroups.rows(batch, np.flatnonzero(_parts(batch, keys, count) >= first))
+
+
+def _parts(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> npt.NDArray[np.uint16]:
+    hashed = keygroups.hashes(batch, keys)
+    return ((hashed >> np.uint64(32)) % np.uint64(max(1, count))).astype(np.uint16)
 
 
 def pieces(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:

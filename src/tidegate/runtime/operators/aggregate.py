@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import AggregateSpec, PreAggregateSpec
-from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored
-from tidegate.runtime.operators.closing import WindowedOperator, in_steps
+from tidegate.runtime.operator import PIECE_ROWS
+from tidegate.runtime.operators.closing import WindowedOperator
 from tidegate.runtime.operators.late import WideOutput, split_late
+from tidegate.runtime.operators.owed import Parts
 from tidegate.runtime.operators.panes import Panes
 from tidegate.runtime.operators.preaggregate import partials_of
 from tidegate.state.partial import (
@@ -25,7 +26,7 @@ from tidegate.state.partial import (
     results,
     rows_column,
 )
-from tidegate.state.runs import by_hash, pieces
+from tidegate.state.runs import pieces
 
 
 class WindowAggregate(WindowedOperator):
@@ -35,7 +36,7 @@ class WindowAggregate(WindowedOperator):
     """
 
     def __init__(self, spec: AggregateSpec, own: range, groups: int) -> None:
-        super().__init__(spec.window, own, groups)
+        super().__init__(spec.window, spec.keys, spec.output, own, groups)
         self._spec = spec
         self._output = spec.output
         self._layout = Layout(spec.keys, spec.aggregates)
@@ -61,20 +62,10 @@ class WindowAggregate(WindowedOperator):
         self._panes.insert(batch)
         return ()
 
-    def restore(self, pieces: Sequence[Restored]) -> None:
-        """Take over the partials of our key groups."""
-        self._restore_meta(pieces)
-        self._panes.restore(run for piece in pieces for run in piece.runs)
-
-    def freeze(self) -> Frozen:
-        """All runs by reference."""
-        return Frozen(self._meta(), tuple(self._panes.runs))
-
-    def _give(self, sides: Sequence[Sequence[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        (partials,) = sides
-        for part in by_hash(partials, self._spec.keys, in_steps(partials)):
-            if part:
-                yield from pieces(self._finish(counted_partials(part, self._layout)), PIECE_ROWS)
+    def _give(self, step: Parts) -> Iterator[pa.RecordBatch]:
+        (partials,) = step
+        if partials:
+            yield from pieces(self._finish(counted_partials(partials, self._layout)), PIECE_ROWS)
 
     def _finish(self, partials: pa.RecordBatch) -> pa.RecordBatch:
         starts = partials.column(WINDOW)

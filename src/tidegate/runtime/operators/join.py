@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.physical import JoinSpec
-from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored, Run
-from tidegate.runtime.operators.closing import WindowedOperator, in_steps
+from tidegate.runtime.operator import PIECE_ROWS, Run
+from tidegate.runtime.operators.closing import CLOSE_BYTES, WindowedOperator
+from tidegate.runtime.operators.owed import Parts
 from tidegate.runtime.operators.panes import Panes
 from tidegate.state.keygroups import canonical
 from tidegate.state.partial import fitted, plain
-from tidegate.state.runs import by_hash, concatenated
+from tidegate.state.runs import concatenated
 
 PANE_COLUMNS = ("__left", "__right")
 """The name of a run's pane column tells which side it is of."""
@@ -33,7 +34,7 @@ class WindowJoin(WindowedOperator):
     """Pairs of rows with equal keys in a common window. Null keys never match, so such rows are not kept."""
 
     def __init__(self, spec: JoinSpec, own: range, groups: int) -> None:
-        super().__init__(spec.window, own, groups)
+        super().__init__(spec.window, spec.keys, spec.output, own, groups)
         _check(spec)
         self._spec = spec
         self._times = (spec.left_time, spec.right_time)
@@ -62,17 +63,6 @@ class WindowJoin(WindowedOperator):
             self._inputs[port].insert(self._state_rows(port, batch))
         return ()
 
-    def restore(self, pieces: Sequence[Restored]) -> None:
-        """Take over the rows of our key groups."""
-        self._restore_meta(pieces)
-        for piece in pieces:
-            for run in piece.runs:
-                self._inputs[_side_of(run)].restore((run,))
-
-    def freeze(self) -> Frozen:
-        """All runs by reference, left ones first."""
-        return Frozen(self._meta(), tuple(run for panes in self._inputs for run in panes.runs))
-
     def _state_rows(self, port: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         schema = self._schemas[port]
         panes = self.windows.panes(batch.column(self._times[port]))
@@ -82,22 +72,37 @@ class WindowJoin(WindowedOperator):
             columns[place] = canonical(columns[place].cast(schema.field(place).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _give(self, sides: Sequence[Sequence[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        if not all(sides):
-            return
-        steps = in_steps(*sides)
-        lefts, rights = (by_hash(side, self._spec.keys, steps) for side in sides)
-        for left, right in zip(lefts, rights, strict=True):
-            if left and right:
-                yield from self._pairs(pa.Table.from_batches(left), pa.Table.from_batches(right))
+    def _side_of(self, run: Run) -> int:
+        names = run.batch.schema.names
+        if not names or names[0] not in PANE_COLUMNS:
+            raise CorruptDataError(f"stored state is not that of a join columns={names}")
+        return PANE_COLUMNS.index(names[0])
 
-    def _pairs(self, left: pa.Table, right: pa.Table) -> Iterator[pa.RecordBatch]:
-        left, right = left.combine_chunks(), right.combine_chunks()
-        left_keys, right_keys = ((pane, *self._spec.keys) for pane in PANE_COLUMNS)
-        matches = _match(_codes(left.select(left_keys), right.select(right_keys)), left.num_rows)
-        for start in range(0, matches.pairs, PIECE_ROWS):
-            left_rows, right_rows = matches.rows(start, min(start + PIECE_ROWS, matches.pairs))
+    def _give(self, step: Parts) -> Iterator[pa.RecordBatch]:
+        if not all(step):
+            return
+        left, right = (pa.Table.from_batches(side).combine_chunks() for side in step)
+        matches = self._matches(left, right)
+        rows_max = _piece_rows(left, right)
+        start = 0
+        while start < matches.pairs:
+            stop, is_between = matches.cut(start, rows_max)
+            left_rows, right_rows = matches.rows(start, stop)
             yield self._output(left.take(pa.array(left_rows)), right.take(pa.array(right_rows)))
+            start = stop
+            if self.stopping and is_between:
+                self._keep(left.slice(matches.left_rows_before(stop)), right)
+                return
+
+    def _keep(self, *sides: pa.Table) -> None:
+        """What is left of a step that stops between two rows of its left side."""
+        assert self._owed is not None
+        if all(side.num_rows for side in sides):
+            self._owed.rest = tuple(tuple(map(Run, side.to_batches())) for side in sides)
+
+    def _matches(self, left: pa.Table, right: pa.Table) -> _Matches:
+        left_keys, right_keys = ((pane, *self._spec.keys) for pane in PANE_COLUMNS)
+        return _match(_codes(left.select(left_keys), right.select(right_keys)), left.num_rows)
 
     def _output(self, left: pa.Table, right: pa.Table) -> pa.RecordBatch:
         keys = self._spec.keys
@@ -119,6 +124,19 @@ class _Matches:
     @property
     def pairs(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
+
+    def cut(self, start: int, pairs_max: int) -> tuple[int, bool]:
+        """The end of a piece that begins here, and whether it is between two left rows.
+
+        It is if one row's pairs fit into a piece: a row that has begun must be finished before a cut.
+        """
+        stop = min(start + pairs_max, self.pairs)
+        whole = int(self.ends[self.left_rows_before(stop) - 1]) if stop >= int(self.ends[0]) else 0
+        return (whole, True) if whole > start else (stop, False)
+
+    def left_rows_before(self, pair: int) -> int:
+        """How many left rows have all their pairs before this one."""
+        return int(np.searchsorted(self.ends, pair, side="right"))
 
     def rows(self, start: int, stop: int) -> tuple[Indices, Indices]:
         """The left and right rows of the pairs with these numbers."""
@@ -158,11 +176,10 @@ def _with_all_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch
     return batch
 
 
-def _side_of(run: Run) -> int:
-    names = run.batch.schema.names
-    if not names or names[0] not in PANE_COLUMNS:
-        raise CorruptDataError(f"stored state is not that of a join columns={names}")
-    return PANE_COLUMNS.index(names[0])
+def _piece_rows(left: pa.Table, right: pa.Table) -> int:
+    """How many pairs one piece has: fewer if rows are wide."""
+    pair_bytes: int = left.nbytes // left.num_rows + right.nbytes // right.num_rows
+    return max(1, min(PIECE_ROWS, CLOSE_BYTES // max(1, pair_bytes)))
 
 
 def _state_schema(schema: pa.Schema, pane: str, keys: Sequence[str]) -> pa.Schema:

@@ -119,17 +119,23 @@ class Panes:
             )
         return sorted(starts)
 
-    def window(self, start: int) -> list[pa.RecordBatch]:
-        """The rows of a window about to be given, labelled with its start."""
+    def window(self, start: int) -> list[Run]:
+        """The runs of a window about to be given, by reference. Their rows say their pane."""
         windows = self._windows
         if windows.tumbling:
-            return self._runs(start)  # a pane with one window: nothing is kept once it is closed for a group
-        found: list[pa.RecordBatch] = []
+            return list(self._panes.get(start, ()))
+        found: list[Run] = []
         for pane in range(start, start + windows.size, windows.pane):
             if pane in self._panes:
                 self._panes[pane].compact()
-                found += [relabelled(batch, self._column, start) for batch in self._runs(pane)]
-        return self._still_open(found, start)
+                found += self._panes[pane]
+        return found
+
+    def labelled(self, runs: list[Run], start: int) -> list[Run]:
+        """The rows of the window's runs that are in time, labelled with its start. Copies, unless a window is a pane."""
+        if self._windows.tumbling:
+            return runs  # a pane with one window: nothing is kept once it is closed for a group
+        return [Run(batch) for batch in self._still_open([relabelled(run.batch, self._column, start) for run in runs], start)]
 
     def retire(self, watermark: int) -> None:
         """Forget the panes whose last window this watermark closes."""
@@ -146,14 +152,19 @@ class Panes:
     def restore(self, runs: Iterable[Run]) -> None:
         """Take the rows of our key groups. A run that is ours as a whole stays the same run."""
         for run in runs:
-            if not run.batch.schema.equals(self._schema):
-                raise CorruptDataError(f"stored state has other columns columns={run.batch.schema.names}")
-            if run.batch.column(self._column).null_count:
-                raise CorruptDataError(f"stored state has a row without a window column={self._column}")
-            mine = self._own(run.batch)
-            for pane, rows in by_pane(mine, self._column):
+            for pane, rows in by_pane(self.own_rows(run.batch), self._column):
                 kept = run if rows.num_rows == run.batch.num_rows else Run(rows)
                 self._panes.setdefault(pane, Tiers(self._merge)).append(kept)
+
+    def own_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of our key groups among stored ones. Refuses rows that are none of this state."""
+        if not batch.schema.equals(self._schema):
+            raise CorruptDataError(f"stored state has other columns columns={batch.schema.names}")
+        if batch.column(self._column).null_count:
+            raise CorruptDataError(f"stored state has a row without a window column={self._column}")
+        groups, own = self._groups_of(batch), self._closed.own
+        mine = (groups >= own.start) & (groups < own.stop)
+        return batch if mine.all() else keygroups.rows(batch, np.flatnonzero(mine))
 
     def _insert(self, pane: int, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
@@ -179,16 +190,8 @@ class Panes:
         kept = [b.filter(pa.array(self._closed.open_at(closes_at, self._groups_of(b)))) for b in batches]
         return [batch for batch in kept if batch.num_rows]
 
-    def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        groups, own = self._groups_of(batch), self._closed.own
-        mine = (groups >= own.start) & (groups < own.stop)
-        return batch if mine.all() else keygroups.rows(batch, np.flatnonzero(mine))
-
     def _groups_of(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
         return keygroups.key_groups(batch, self._keys, self._groups)
-
-    def _runs(self, pane: int) -> list[pa.RecordBatch]:
-        return [run.batch for run in self._panes.get(pane, ())]
 
 
 def late_rows_of(pieces: Sequence[Restored], own: range) -> int:

@@ -2,7 +2,9 @@
 
 A session closes when the watermark reaches its end, which is its last row's time plus the gap, plus the
 allowed lateness. A session that comes when it would be closed already is late, even if it could have been
-part of one that is still open: so what is late depends on the watermark alone.
+part of one that is still open: so what is late depends on the watermark alone, from when it begins to close
+sessions. Closing goes by keys and can stop between any two steps. Sessions that are closed and were not given
+by then are still in the state; it says of which key groups, and up to which watermark.
 """
 
 from __future__ import annotations
@@ -15,21 +17,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
+from tidegate.plan.connector import Json
 from tidegate.plan.physical import AggregateSpec
 from tidegate.runtime.chain import delayed
 from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored
 from tidegate.runtime.operators.aggregate import partial_half, raw_half
-from tidegate.runtime.operators.closing import closed_meta, restore_closed
+from tidegate.runtime.operators.closing import CLOSE_BYTES, closed_meta, restore_closed
 from tidegate.runtime.operators.keyed import Ownership
 from tidegate.runtime.operators.late import WideOutput, split_late
+from tidegate.runtime.operators.owed import OWED
 from tidegate.runtime.operators.preaggregate import partials_of
 from tidegate.runtime.operators.sessionruns import SessionRuns
-from tidegate.runtime.operators.window import Closed
+from tidegate.runtime.operators.window import Closed, Stretch, checked_stretches
+from tidegate.state.keygroups import groups_of
 from tidegate.state.partial import END, WINDOW, Layout, fitted, results, rows_column
 from tidegate.state.runs import pieces
 from tidegate.state.sessions import merged_sessions
 
 LEAD = (WINDOW, END)
+CLOSE_KEYS = 65_536
+"""The most keys of one step of closing."""
 
 
 class SessionAggregate:
@@ -51,6 +58,9 @@ class SessionAggregate:
         )
         self._ownership = Ownership(spec.keys, own, groups)
         self.closed = Closed(own, groups)
+        self.stopping = False
+        self.owes = False
+        self._owed: list[Stretch] = []
         self.late_rows = 0
         self._runs = SessionRuns(spec.input, spec.keys, self._merged)
 
@@ -75,10 +85,8 @@ class SessionAggregate:
         return ()
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
-        """Give the sessions that close. A watermark that does not move gives nothing."""
-        if timestamp <= self.closed.through:
-            return ()
-        return self._close(timestamp)
+        """Give what is owed, then the sessions that close. A watermark that does not move closes nothing."""
+        return self._close(timestamp) if self.owes or timestamp > self.closed.through else ()
 
     def before_barrier(self) -> Iterable[pa.RecordBatch]:
         """Gives nothing: all rows are in the state."""
@@ -90,11 +98,18 @@ class SessionAggregate:
 
     def freeze(self) -> Frozen:
         """All runs by reference."""
-        return Frozen(closed_meta(self.closed, self._groups, self.late_rows), self._runs.freeze())
+        meta = closed_meta(self.closed, self._groups, self.late_rows)
+        owed: list[Json] = [list(stretch) for stretch in self._owed]
+        return Frozen(meta | {OWED: owed} if owed else meta, self._runs.freeze())
 
     def restore(self, pieces: Sequence[Restored]) -> None:
-        """Take over the sessions of our key groups."""
+        """Take over the sessions of our key groups. What was owed is given before anything else."""
         self.late_rows = restore_closed(self.closed, self._groups, pieces)
+        owed = [stretch for piece in pieces for stretch in checked_stretches(piece.meta.get(OWED, []), self._groups)]
+        own = self.closed.own
+        mine = [(max(first, own.start), min(end, own.stop), through) for first, end, through in owed]
+        self._owed = [stretch for stretch in mine if stretch[0] < stretch[1]]
+        self.owes = bool(self._owed)
         for piece in pieces:
             self._runs.restore(piece.runs, self._ownership.mask)
 
@@ -106,9 +121,37 @@ class SessionAggregate:
         return pa.array(np.minimum(values, room) + self.watermark_delay, mask=mask)
 
     def _close(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        for closed in self._runs.close(delayed(watermark, self.watermark_delay)):
-            yield from pieces(self._finish(closed), PIECE_ROWS)
-        self.closed.advance(watermark)
+        """Rows that come behind the watermark are late from now on, whether their key was given or not."""
+        self.owes = True
+        while not self.stopping:
+            if not self._owed:
+                if watermark <= self.closed.through:
+                    self.owes = False
+                    return
+                self.closed.advance(watermark)
+                self._owed = [(self.closed.own.start, self.closed.own.stop, watermark)]
+            yield from self._pay(*self._owed[0])
+
+    def _pay(self, first: int, end: int, through: int) -> Iterator[pa.RecordBatch]:
+        """Give the sessions of these key groups that are closed by then."""
+        watermark = delayed(through, self.watermark_delay)
+        keys = self._runs.due(watermark)
+        groups = groups_of(keys, self._groups)
+        keys = keys[(groups >= first) & (groups < end)]
+        at_once = self._step_keys()
+        for start in range(0, len(keys), at_once):
+            if self.stopping:
+                return
+            step = self._runs.close(keys[start : start + at_once], watermark)
+            yield from pieces(self._finish(step), PIECE_ROWS)
+        if len(keys):
+            self._runs.closed(watermark)
+        del self._owed[0]
+
+    def _step_keys(self) -> int:
+        """How many keys one step has: fewer if rows are wide."""
+        row_bytes = self._runs.nbytes // max(1, self._runs.rows)
+        return max(1, min(CLOSE_KEYS, CLOSE_BYTES // max(1, row_bytes)))
 
     def _merged(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return merged_sessions(pa.Table.from_batches(batches), self._layout, self._spec.input)

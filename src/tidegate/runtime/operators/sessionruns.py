@@ -8,7 +8,7 @@ holes are written anew, and small runs are merged in tiers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,9 +23,6 @@ from tidegate.state.runs import concatenated
 
 RUNS_PER_TIER = 8
 MERGE_ROWS_MAX = 131_072
-CLOSE_KEYS = 65_536
-"""The most keys of one step of closing."""
-
 HOLES = pa.schema([("run", pa.int32()), ("row", pa.int64())])
 _SETTLED = -1
 
@@ -118,23 +115,27 @@ class SessionRuns:
             self._held.append(self._searchable(Run(batch)))
             self._tidy()
 
-    def close(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        """The sessions that end by then, merged, in steps of so many keys; the others of their keys go back."""
+    def due(self, watermark: int) -> U64:
+        """The hashes of the keys with sessions that end by then, in order."""
         due = [held.due(watermark) for held in self._held if held.earliest <= watermark]
-        keys = np.unique(np.concatenate(due)) if due else np.empty(0, np.uint64)
-        for start in range(0, len(keys), CLOSE_KEYS):
-            step = keys[start : start + CLOSE_KEYS]
-            found = [out for held in self._held if (out := held.pull(step, watermark)) is not None]
-            merged = self._merge(found)
-            closed = merged.column(END).to_numpy() <= watermark
-            if not closed.all():
-                self._held.append(self._searchable(Run(merged.filter(pa.array(~closed)))))
-            yield merged if closed.all() else merged.filter(pa.array(closed))
-        if due:
-            for held in self._held:
-                if held.earliest <= watermark:
-                    held.find_earliest()
-            self._tidy()
+        return np.unique(np.concatenate(due)) if due else np.empty(0, np.uint64)
+
+    def close(self, keys: U64, watermark: int) -> pa.RecordBatch:
+        """Take out the sessions of these keys that end by then, merged; the others of the keys go back."""
+        found = [out for held in self._held if (out := held.pull(keys, watermark)) is not None]
+        merged = self._merge(found)
+        closed = merged.column(END).to_numpy() <= watermark
+        if closed.all():
+            return merged
+        self._held.append(self._searchable(Run(merged.filter(pa.array(~closed)))))
+        return merged.filter(pa.array(closed))
+
+    def closed(self, watermark: int) -> None:
+        """All sessions that end by then were taken out: put the rest in order."""
+        for held in self._held:
+            if held.earliest <= watermark:
+                held.find_earliest()
+        self._tidy()
 
     def freeze(self) -> tuple[Run, ...]:
         """The runs by reference, and their holes."""

@@ -1,35 +1,54 @@
 """What the stored runs of one subtask say, for readers of checkpoints that are no operators.
 
-Runs of keyed state have rows that later runs replace or take away, and runs of sessions have holes. Whoever
-reads state as data must come through here; adding up the runs as they are would count such rows twice.
+Runs of keyed state have rows that later runs replace or take away, runs of sessions have holes, and windows
+that were on their way out have rows that were given. Whoever reads state as data must come through here; adding
+up the runs as they are would count such rows twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from tidegate.runtime.operator import Run
+from tidegate.plan.connector import Json
+from tidegate.runtime.operator import Restored, Run
 from tidegate.runtime.operators.keyed import keyed_table
+from tidegate.runtime.operators.owed import OWED, StoredRuns
 from tidegate.runtime.operators.process import INPUT
 from tidegate.runtime.operators.sessionruns import HOLES, holes_of
 
 
-def current_rows(kind: str, keys: Sequence[str], runs: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def current_rows(
+    kind: str,
+    keys: Sequence[str],
+    runs: Sequence[pa.RecordBatch],
+    meta: Mapping[str, Json] | None = None,
+    *,
+    overlapping: bool = False,
+) -> list[pa.RecordBatch]:
     """The rows that are state now, of all runs of one subtask in their order.
 
-    ``kind`` is that of the operator's description. Running aggregates give one row per key, with values told
-    apart counted already; sessions of one key are not merged yet; other operators' runs come as they are.
+    ``kind`` is that of the operator's description, ``meta`` what is stored beside the runs. Running aggregates
+    give one row per key, with values told apart counted already; sessions of one key are not merged yet; other
+    operators' runs come as they are. ``overlapping``: rows say their pane, so those of windows that were on their
+    way out are left out.
     """
-    match kind:
-        case "running aggregate" | "process":
-            return _newest(keys, runs)
-        case _:
-            holes = [run for run in runs if run.schema.equals(HOLES)]
-            kept = [run for run in runs if not run.schema.equals(HOLES)]
-            return [_filled(place, run, holes) for place, run in enumerate(kept)] if holes else kept
+    if kind in ("running aggregate", "process"):
+        return _newest(keys, runs)
+    if meta is not None and isinstance(meta.get(OWED), dict):
+        return _not_given(keys, Restored(0, dict(meta), tuple(map(Run, runs))), overlapping)
+    holes = [run for run in runs if run.schema.equals(HOLES)]
+    kept = [run for run in runs if not run.schema.equals(HOLES)]
+    return [_filled(place, run, holes) for place, run in enumerate(kept)] if holes else kept
+
+
+def _not_given(keys: Sequence[str], piece: Restored, overlapping: bool) -> list[pa.RecordBatch]:
+    stored = StoredRuns.of(piece)
+    owed = () if overlapping else (*stored.owed, *stored.rest)
+    found = [run.batch for run in stored.panes] + [stored.still_owed(run, run.batch, keys) for run in owed]
+    return [batch for batch in found if batch.num_rows]
 
 
 def _newest(keys: Sequence[str], runs: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import gcd
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ from tidegate.plan.physical import Window
 
 NEVER = -(1 << 63)
 _I64_MAX = (1 << 63) - 1
+
+Stretch: TypeAlias = tuple[int, int, int]
+"""Key groups from, key groups to, and a watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ class Closed:
         """Take over what the subtasks of a checkpoint had closed; the largest counts where they overlap."""
         ahead = np.full(self._groups, NEVER, np.int64)
         for stretches in stored:
-            for first, end, through in _checked(stretches, self._groups):
+            for first, end, through in checked_stretches(stretches, self._groups):
                 np.maximum(ahead[first:end], through, out=ahead[first:end])
         mine = ahead[self.own.start : self.own.stop]
         if len(mine):
@@ -183,12 +187,13 @@ class Closed:
             self._ahead = None if int(mine.max()) == self.through else ahead
 
 
-def _checked(stretches: Json, groups: int) -> list[tuple[int, int, int]]:
+def checked_stretches(stretches: Json, groups: int) -> list[Stretch]:
+    """Stored stretches of key groups, each with a watermark."""
     if not isinstance(stretches, list):
         raise CorruptDataError(
             f"stored state has no list of closed windows closed_through={stretches!r:.100}"
         )
-    checked: list[tuple[int, int, int]] = []
+    checked: list[Stretch] = []
     for stretch in stretches:
         match stretch:
             case [int(first), int(end), int(through)] if (
