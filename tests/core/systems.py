@@ -121,6 +121,6 @@ SYSTEMS: tuple[System, ...] = (
     three((1, 0, 0), name="three inputs", deadlines=(3,), crashes=1, **QUICK),
     three((1, 1, 1), name="three inputs, more events", deadlines=(3,), depth_max=14, **QUICK),
     diamond(2, name="diamond, tiny queues", credit=1, crashes=1, **QUICK),
-    exchange(2, name="exchange, tiny queues", credit=1, depth_max=12, wire=False),
+    exchange(2, name="exchange, tiny queues", credit=1, depth_max=11, wire=False),
     mixed(name="broadcast input", crashes=1, deadlines=(JOIN, 3), **QUICK),
 )

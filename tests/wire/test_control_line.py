@@ -15,6 +15,7 @@ import pytest
 
 from tidegate.errors import (
     ChannelFull,
+    CorruptDataError,
     FencedError,
     InvalidUseError,
     NodeUnreachable,
@@ -173,6 +174,20 @@ def test_a_second_hello_is_a_protocol_error(connect, coordinator: Log, node: Log
     client.send(HELLO)
     assert isinstance(coordinator.wait("left")[0], ProtocolError)
     assert isinstance(node.wait("lost")[0], RetryableError)
+
+
+def test_a_node_whose_message_cannot_be_read_leaves_with_that_error(
+    connect, coordinator: Log, node: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(connection: NodeConnection, message: NodeMessage) -> None:
+        raise CorruptDataError("not JSON")
+
+    monkeypatch.setattr(coordinator, "message", unreadable)
+    client = connect(node)
+    client.send(HELLO)
+    client.send(NodeMessage(prepared=Prepared(json=b"{")))
+    assert isinstance(coordinator.wait("left")[0], CorruptDataError)
+    node.wait("lost")
 
 
 def test_a_silent_node_is_given_up(coordinator: Log, node: Log) -> None:

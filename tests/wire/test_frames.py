@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from damage import damaged
 from tidegate.core.messages import BARRIER_BYTES
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, TidegateError
 from tidegate.wire.frames import (
@@ -212,3 +213,19 @@ def test_portions_do_not_matter(whole: list[bytes], rest: bytes, sizes: list[int
 @given(st.binary(max_size=400), sizes)
 def test_arbitrary_bytes_raise_only_tidegate_errors(data: bytes, sizes: list[int]) -> None:
     decode(data, sizes, max_frame_bytes=1000)
+
+
+WHOLE = b"".join(
+    (
+        pack_frame(FrameType.EVENT, b"rows of a batch"),
+        pack_frame(FrameType.WATERMARK, pack_i64(-5)),
+        pack_frame(FrameType.BARRIER, bytes(BARRIER_BYTES)),
+        pack_frame(FrameType.CONTROL, bytes(10)),
+        pack_frame(FrameType.END),
+    )
+)
+
+
+@given(damaged(WHOLE), sizes)
+def test_damaged_frames_raise_only_tidegate_errors_and_the_same_in_any_portions(data: bytes, sizes: list[int]) -> None:
+    assert decode(data, sizes, max_frame_bytes=1000) == decode(data, max_frame_bytes=1000)

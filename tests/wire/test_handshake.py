@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from damage import damaged
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, TidegateError
 from tidegate.wire.handshake import (
     NONCE_BYTES,
@@ -106,3 +109,19 @@ def test_arbitrary_bytes_raise_only_tidegate_errors(data: bytes) -> None:
     ):
         with pytest.raises(TidegateError):
             call()
+
+
+@given(st.data())
+def test_damaged_messages_are_what_they_were_or_refused(data: st.DataObject) -> None:
+    for whole, call in (
+        (CHALLENGE, check_challenge),
+        (PACKED, lambda sent: open_claim(SECRET, CHALLENGE, sent)),
+        (VERDICT, lambda sent: open_verdict(SECRET, CHALLENGE, PACKED, sent)),
+    ):
+        sent = data.draw(damaged(whole))
+        if sent != whole and whole is not CHALLENGE:  # a challenge is random: any of the right form will do
+            with pytest.raises(TidegateError):
+                call(sent)
+        else:
+            with suppress(TidegateError):
+                call(sent)

@@ -11,7 +11,7 @@ import base64
 import binascii
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
@@ -245,6 +245,7 @@ class ContinuousReader:
                 raise InvalidUseError(
                     f"source {self._name!r} had an end in the checkpoint and has none now: start with restore='none'"
                 )
+            _check(self._name, piece.meta)
             self._restore_splits(piece)
         if self._subtask == 0:
             self._rows_before = sum(cast(int, piece.meta["rows"]) for piece in pieces)
@@ -275,6 +276,25 @@ class ContinuousReader:
         """Let go of the open splits."""
         while self._turns:
             self._turns.popleft().reader.close()
+
+
+def _check(name: str, meta: Mapping[str, Json]) -> None:
+    """Refuse a stored place that has not the parts and types of one."""
+    match meta:
+        case {"rows": int(), "open": dict(places), "done": str(), "reached": int(), "top": None | int()}:
+            damaged = [place for place in places.values() if not _is_place(place)]
+        case _:
+            damaged = [dict(meta)]
+    if damaged:
+        raise CorruptDataError(f"the place of source {name!r} is damaged place={damaged[0]!r:.200}")
+
+
+def _is_place(place: Json) -> bool:
+    match place:
+        case [_, None | int()]:
+            return True
+        case _:
+            return False
 
 
 def _lowest(split: Split) -> int:

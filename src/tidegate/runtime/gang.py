@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tidegate.core.codec import parse
 from tidegate.core.manifest import CheckpointManifest
+from tidegate.core.prepare import PrepareAck
+from tidegate.errors import CorruptDataError
 from tidegate.runtime.host import Launch
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -141,11 +143,25 @@ class GangState:
         if self.cause is None:
             self.cause = Cause(f"lost: {reason}")
 
-    def report(self, node: int, progress: bytes) -> None:
+    def report(self, node: int, progress: dict[str, Any]) -> None:
         """A node's metrics."""
         if node in self.members:
-            self.members[node].report = json.loads(progress)
+            self.members[node].report = progress
 
     def node_of(self, connection: NodeConnection) -> int | None:
         """Which node this stream belongs to."""
         return next((node for node, member in self.members.items() if member.connection is connection), None)
+
+
+def carried(message: pb.NodeMessage) -> Any:
+    """The JSON in a node's message, decoded; ``None`` if it has none. What can't be read is ``CorruptDataError``."""
+    match message.WhichOneof("body"):
+        case "prepared":
+            return PrepareAck.from_json(message.prepared.json)
+        case "progress":
+            progress = parse(message.progress.json, "progress")
+            if not isinstance(progress, dict):
+                raise CorruptDataError(f"a node's metrics are no JSON object progress={progress!r:.100}", path="progress")
+            return progress
+        case _:
+            return None

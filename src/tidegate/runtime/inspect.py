@@ -16,7 +16,13 @@ import pyarrow as pa
 from tidegate.core.log import Commit, Damaged, LogRecord, LogView
 from tidegate.core.manifest import CheckpointManifest, InFlightEntry, OperatorSnapshotEntry, RunEntry
 from tidegate.core.paths import JobPaths, LogObject
-from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError, NoCheckpoint
+from tidegate.errors import (
+    CheckpointNotFound,
+    CorruptDataError,
+    InFlightDeserializationFailed,
+    InvalidUseError,
+    NoCheckpoint,
+)
 from tidegate.plan.connector import Json
 from tidegate.plan.physical import Aggregate
 from tidegate.runtime.logstore import LogStore
@@ -346,13 +352,20 @@ def _recorded(found: Found, entry: InFlightEntry) -> pa.Table:
     data = _bytes(found.store, entry.path, entry.offset, entry.length)
     if crc32c(data) != entry.crc32c:
         raise CorruptDataError(f"the checksum differs: in-flight data is corrupt path={entry.path}", path=entry.path)
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-        batches = [b for b, meta in reader.iter_batches_with_custom_metadata() if not meta or WATERMARK_KEY not in meta]
-        table = pa.Table.from_batches(batches, reader.schema)
+    table = _recorded_rows(data, entry.path)
     for at, name in enumerate(("subtask", "direction", "channel", "peer")):
         value = _place(entry, found)[name]
         table = table.add_column(at, f"inflight_{name}", pa.array([value] * len(table), INFLIGHT.field(name).type))
     return table
+
+
+def _recorded_rows(data: bytes, path: str) -> pa.Table:
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            batches = [b for b, meta in reader.iter_batches_with_custom_metadata() if not meta or WATERMARK_KEY not in meta]
+            return pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InFlightDeserializationFailed(f"in-flight data can't be read: {error} path={path}", path=path) from error
 
 
 def shown(url: str | Path) -> str:

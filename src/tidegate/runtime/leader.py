@@ -20,7 +20,6 @@ from tidegate.core import orders as do
 from tidegate.core.adapt import UnalignedStreak
 from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
 from tidegate.core.log import LogRecord, LogView
-from tidegate.core.prepare import PrepareAck
 from tidegate.core.resolve import (
     AlreadyFinished,
     Decision,
@@ -35,7 +34,7 @@ from tidegate.core.restart import GiveUp, RestartAfter, RestartPolicy, Restarts
 from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, RetryableError, TidegateError
 from tidegate.runtime.chores import Chores
 from tidegate.runtime.commands import command
-from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection
+from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection, carried
 from tidegate.runtime.host import Launch
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.mailbox import Mailbox
@@ -240,8 +239,8 @@ class Leader:
         self._mailbox.post(partial(self._node_joined, connection))
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
-        """A node said something."""
-        self._mailbox.post(partial(self._node_said, connection, message))
+        """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
+        self._mailbox.post(partial(self._node_said, connection, message, carried(message)))
 
     def left(self, connection: NodeConnection, error: Exception | None) -> None:
         """A node's stream ended."""
@@ -254,7 +253,7 @@ class Leader:
             self._gang.welcome()
             self._running(self._gang)
 
-    def _node_said(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
+    def _node_said(self, connection: NodeConnection, message: pb.NodeMessage, payload: Any) -> None:
         gang = self._gang
         node = gang.node_of(connection) if gang is not None else None
         if gang is None or node is None:
@@ -264,14 +263,14 @@ class Leader:
                 ack = message.injection_ack
                 self._handle(ev.InjectionAcked(node, ack.gang, ack.term, ack.checkpoint_id))
             case "prepared":
-                self._handle(ev.NodePrepared(PrepareAck.from_json(message.prepared.json)))
+                self._handle(ev.NodePrepared(payload))
             case "declined":
                 declined = message.declined
                 self._handle(ev.NodeDeclined(node, declined.gang, declined.checkpoint_id, declined.reason))
             case "drained":
                 self._handle(ev.NodeDrained(node, message.drained.gang))
             case "progress":
-                gang.report(node, message.progress.json)
+                gang.report(node, payload)
             case "failed":
                 gang.failed(node, message.failed)
                 self._end(gang, "another node failed")

@@ -7,10 +7,10 @@ time side by side, and what has been read is one number and one offset, however 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
-from tidegate.errors import InvalidUseError
+from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Json, Polled, Source, Split, SplitReader
 from tidegate.runtime.operator import Frozen, Restored
 
@@ -86,20 +86,33 @@ class SourceReader:
         """Go on where the subtasks of a checkpoint were, at whatever parallelism they had."""
         done: set[int] = set()
         for piece in pieces:
-            if piece.meta["digest"] != self._digest:
+            if piece.meta.get("digest") != self._digest:
                 raise InvalidUseError(
                     f"the input of source {self._name!r} is not what the checkpoint was reading: files were changed, added or "
                     f"removed; put them back, or start with restore='none' source={self._name}"
                 )
-            own = expand(piece.meta["own"])
-            position = cast(int, piece.meta["position"])
-            done.update(expand(piece.meta["inherited"]), own[:position])
-            for index, offset, highest in cast(Iterable[tuple[int, Json, int | None]], piece.meta["begun"]):
-                self._resume[index] = (offset, highest)
+            done.update(self._restore_piece(piece.meta))
         self._inherited = sorted(done)
         if self._subtask == 0:
             self._rows_before = sum(cast(int, piece.meta["rows"]) for piece in pieces)
         self._assign()
+
+    def _restore_piece(self, meta: Mapping[str, Json]) -> list[int]:
+        """Remember what one subtask had begun; gives what it knew to be done."""
+        match meta:
+            case {"own": ranges, "position": int(position), "inherited": inherited, "begun": list(begun), "rows": int()} if (
+                position >= 0
+            ):
+                own = expand(ranges, len(self._splits))
+            case _:
+                raise CorruptDataError(f"the place of source {self._name!r} is damaged place={meta!r:.200}")
+        for one in begun:
+            match one:
+                case [int(index), offset, (None | int()) as highest]:
+                    self._resume[index] = (offset, highest)
+                case _:
+                    raise CorruptDataError(f"a begun split of source {self._name!r} is damaged split={one!r:.200}")
+        return [*expand(inherited, len(self._splits)), *own[:position]]
 
     def _assign(self) -> None:
         done = set(self._inherited)
@@ -208,7 +221,15 @@ def compress(indices: Sequence[int]) -> list[Json]:
     return ranges
 
 
-def expand(ranges: Json) -> list[int]:
-    """The numbers behind ``compress``'s triples."""
-    triples = cast(Iterable[tuple[int, int, int]], ranges)
-    return [index for start, stop, step in triples for index in range(start, stop, step)]
+def expand(ranges: Json, count: int) -> list[int]:
+    """The numbers behind ``compress``'s triples, all below ``count``: a damaged triple must not fill the memory."""
+    found: list[int] = []
+    at = 0
+    for triple in ranges if isinstance(ranges, list) else [ranges]:
+        match triple:
+            case [int(start), int(stop), int(step)] if at <= start < stop <= count and step > 0:
+                found += range(start, stop, step)
+                at = stop
+            case _:
+                raise CorruptDataError(f"stored numbers of splits are damaged splits={count} range={triple!r:.100}")
+    return found

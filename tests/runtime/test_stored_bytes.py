@@ -1,0 +1,129 @@
+"""What a node or the leader reads back or is sent: damaged, it gives our error or a value, and never anything else."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime_jobs import GatedSource, MemorySink, events
+from runtime_world import World
+
+import tidegate as tg
+from damage import damaged, json_values, with_wrong_parts
+from tidegate.core.messages import Watermark
+from tidegate.core.prepare import PrepareAck
+from tidegate.errors import CorruptDataError, InFlightDeserializationFailed, TidegateError
+from tidegate.runtime.continuous import ContinuousReader
+from tidegate.runtime.gang import carried
+from tidegate.runtime.inspect import _recorded_rows
+from tidegate.runtime.operator import Restored
+from tidegate.runtime.snapshotfile import inflight_bytes, read_inflight, read_run, run_bytes
+from tidegate.runtime.source import SourceReader, expand
+from tidegate.wire._gen import control_pb2 as pb
+from tidegate.wire.arrow import event_of
+
+BATCH = pa.record_batch(
+    {
+        "ts": pa.array([1, 2, None], pa.timestamp("us", "UTC")),
+        "name": pa.array(["a", None, "ccc"]),
+        "list": pa.array([[1], [], None]),
+    }
+)
+RUN = run_bytes(BATCH)
+FLIGHTS = {
+    how: inflight_bytes([event_of(BATCH), Watermark(5), event_of(BATCH)], BATCH.schema, how) for how in (None, "lz4")
+}
+
+
+# -- objects -------------------------------------------------------------------------------------------------------
+
+
+@given(damaged(RUN))
+def test_a_damaged_run_is_rows_or_corrupt(data: bytes) -> None:
+    with suppress(CorruptDataError):
+        assert isinstance(read_run(data, "p"), pa.RecordBatch)
+
+
+def test_a_run_without_its_rows_is_corrupt() -> None:
+    empty = pa.BufferOutputStream()
+    pa.ipc.new_stream(empty, BATCH.schema).close()
+    with pytest.raises(CorruptDataError):
+        read_run(empty.getvalue().to_pybytes(), "p")
+
+
+@pytest.mark.parametrize("compression", FLIGHTS)
+@given(data=st.data())
+def test_damaged_recordings_are_messages_or_corrupt(compression: str | None, data: st.DataObject) -> None:
+    stored = data.draw(damaged(FLIGHTS[compression]))
+    with suppress(InFlightDeserializationFailed):
+        assert isinstance(read_inflight(stored, BATCH.schema, "p"), list)
+    with suppress(InFlightDeserializationFailed):
+        assert isinstance(_recorded_rows(stored, "p"), pa.Table)
+
+
+# -- what nodes say ------------------------------------------------------------------------------------------------
+
+ACK = PrepareAck(node=0, gang=0, term=0, checkpoint_id=5).to_json()
+PROGRESS = json.dumps({"rows": 5, "operators": {"w": [1, 2.5, None]}}).encode()
+
+
+@given(damaged(ACK) | damaged(PROGRESS) | st.binary(max_size=50) | json_values.map(lambda v: json.dumps(v).encode()))
+def test_what_a_node_says_is_understood_or_corrupt(data: bytes) -> None:
+    with suppress(CorruptDataError):
+        assert isinstance(carried(pb.NodeMessage(prepared=pb.Prepared(json=data))), PrepareAck)
+    with suppress(CorruptDataError):
+        assert isinstance(carried(pb.NodeMessage(progress=pb.Progress(json=data))), dict)
+    assert carried(pb.NodeMessage(drained=pb.Drained(gang=1))) is None
+
+
+@pytest.mark.parametrize("body", [{"prepared": pb.Prepared(json=b"{")}, {"progress": pb.Progress(json=b"[1]")}])
+def test_a_node_that_says_what_cannot_be_read_is_refused_and_the_leader_goes_on(body: dict[str, Any]) -> None:
+    source, sink = GatedSource(events(200)), MemorySink()
+    world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
+    world.until(lambda: world.leader.status == "RUNNING")
+    assert world.leader._gang is not None
+    connection = world.leader._gang.members[0].connection
+    with pytest.raises(CorruptDataError):
+        world.leader.message(connection, pb.NodeMessage(**body))
+    while world.step():
+        pass
+    assert world.leader.status == "FINISHED"
+
+
+# -- where sources were --------------------------------------------------------------------------------------------
+
+
+def bounded() -> SourceReader:
+    source = GatedSource(events(40), splits=4)
+    return SourceReader("s", source, source.splits(), 0, 2)
+
+
+def endless() -> ContinuousReader:
+    source = GatedSource(events(40), splits=4, bounded=False)
+    return ContinuousReader("s", source, source.splits(), 0, 2, lambda: 0)
+
+
+def place_of(reader: SourceReader | ContinuousReader) -> dict[str, Any]:
+    """The place after a few rows, as it comes back from a manifest."""
+    reader.poll(3)
+    place: dict[str, Any] = json.loads(json.dumps(reader.freeze().meta))
+    return place
+
+
+@pytest.mark.parametrize("make", [bounded, endless])
+@given(data=st.data())
+def test_a_damaged_place_of_a_source_is_a_place_or_our_error(make: Any, data: st.DataObject) -> None:
+    wrong = data.draw(with_wrong_parts(place_of(make())))
+    with suppress(TidegateError):
+        make().restore([Restored(0, wrong)])
+
+
+@pytest.mark.parametrize("ranges", [[[0, 10**12, 1]], [[0, 4, 1], [0, 4, 1]], [[0, 4, 0]], [[0, 4]], 7, None, [[-1, 2, 1]]])
+def test_stored_numbers_of_splits_stay_within_their_number(ranges: Any) -> None:
+    with pytest.raises(CorruptDataError, match="splits=4"):
+        expand(ranges, 4)
