@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 
 import duckdb
 import pyarrow as pa
@@ -132,7 +133,8 @@ def test_a_window_with_far_more_pairs_than_rows_comes_in_bounded_pieces() -> Non
     gang.feed(0, rows)
     gang.feed(1, rows)
     pieces = iter(gang.receivers[0].watermark(100))
-    assert [next(pieces).num_rows for _ in range(5)] == [65_536] * 5  # of ten thousand million pairs
+    sizes = [piece.num_rows for piece in islice(filter(len, pieces), 6)]  # of ten thousand million pairs
+    assert sizes == [65_536, 34_464] * 3, "a row of the left side begins a piece, so that a cut may come ahead of it"
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: f"{window.kind}-{window.size}-{window.slide}")
