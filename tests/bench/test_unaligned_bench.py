@@ -61,12 +61,14 @@ def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_n
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
-def test_the_sources_keep_their_contract_and_cross_spark() -> None:
+def test_the_sources_keep_their_contract_and_cross_spark(tmp_path: Path) -> None:
     check_source(Flood(50, ahead=True), rows_max=50)
-    source = pickle.loads(pickle.dumps(Backlog(2, 3)))
+    source = pickle.loads(pickle.dumps(Backlog(2, 3, tmp_path / "gate")))
     reader = source.open(source.splits()[1], None)
     read = [reader.poll(1 << 17) for _ in range(4)]
-    assert 2 * sum(polled.rows for polled in read) == source.rows
+    assert 2 * sum(polled.rows for polled in read) == source.rows_open
+    source.gate.touch()
+    assert 2 * (sum(polled.rows for polled in read) + reader.poll(1 << 17).rows) == source.rows
     assert reader.poll(1 << 17).batch is None
     assert pickle.loads(pickle.dumps(slow)) is slow
 

@@ -40,22 +40,29 @@ class Throttle:
 class Backlog:
     """Windows that all close at once, each with so many keys that its results fill a batch: one batch per window.
 
-    One split per node. It never ends: whoever measures stops the job.
+    The row that closes them comes when there is a file named ``gate``. One split per node. It never ends: whoever measures
+    stops the job.
     """
 
     schema = SCHEMA
     event_time = "ts"
     bounded = False
 
-    def __init__(self, nodes: int, windows: int) -> None:
+    def __init__(self, nodes: int, windows: int, gate: Path) -> None:
+        self.gate = gate
         self.out_of_orderness = 2 * windows * WINDOW_MS  # nothing closes before the last row
         self._nodes, self._windows = nodes, windows
         self._keys = PIECE_ROWS * 19 // 20  # keys spread unevenly over nodes: a little less than a batch
 
     @property
+    def rows_open(self) -> int:
+        """The rows of all splits that come before the gate."""
+        return self._nodes * self._windows * self._keys
+
+    @property
     def rows(self) -> int:
         """All rows of all splits."""
-        return self._nodes * (self._windows * self._keys + 1)
+        return self.rows_open + self._nodes
 
     def splits(self) -> Sequence[Split]:
         return [Split(f"backlog-{node}", 0) for node in range(self._nodes)]
@@ -69,7 +76,10 @@ class Backlog:
                 return _batch(np.array([10 * self.out_of_orderness]), keys[:1])
             return _batch(np.full(self._keys, window * WINDOW_MS), keys)
 
-        return Pieces(make, self._windows + 1, int(str(offset or 0)))
+        def count() -> int:
+            return self._windows + (1 if self.gate.exists() else 0)
+
+        return Pieces(make, count, int(str(offset or 0)))
 
 
 class Flood:
@@ -91,13 +101,13 @@ class Flood:
         position = int(str(offset or 0))
         # What a recovered job reads first, where nothing is in flight, is one more row.
         count = self._rows if self._ahead else position + 1
-        return Pieces(lambda _: one, count, position)
+        return Pieces(lambda _: one, lambda: count, position)
 
 
 class Pieces:
-    """Gives ``count`` batches, one per poll, and then nothing."""
+    """Gives ``count()`` batches, one per poll, and then nothing."""
 
-    def __init__(self, make: Callable[[int], pa.RecordBatch], count: int, position: int) -> None:
+    def __init__(self, make: Callable[[int], pa.RecordBatch], count: Callable[[], int], position: int) -> None:
         self._make, self._count, self._position = make, count, position
 
     @property
@@ -105,7 +115,7 @@ class Pieces:
         return self._position
 
     def poll(self, max_rows: int) -> Polled:
-        if self._position >= self._count:
+        if self._position >= self._count():
             return Polled(None)
         batch = self._make(self._position)
         self._position += 1
