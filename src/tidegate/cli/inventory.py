@@ -13,6 +13,7 @@ from tidegate.core.paths import JobPaths, LogObject
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.inspect import shown
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.soundness import floor_of
 from tidegate.store.base import Store
 from tidegate.store.open import open_store
 
@@ -24,6 +25,8 @@ class JobLog:
     job: str
     entries: tuple[LogRecord, ...]
     view: LogView
+    floor: int = 0
+    """Checkpoints below this epoch were given up by ``tidegate gc``."""
 
     def commits(self) -> Iterator[CheckpointManifest]:
         """The manifests of the log, oldest first, those that a later restore left behind included."""
@@ -36,10 +39,10 @@ class JobLog:
     def restorable(self, epoch: int) -> bool:
         """True when a restore may go back to this epoch."""
         try:
-            self.view.restorable(epoch)
+            manifest = self.view.restorable(epoch)
         except InvalidUseError:
             return False
-        return True
+        return epoch >= self.floor or manifest.is_savepoint
 
 
 def read_jobs(url: str, job: str | None = None) -> list[JobLog]:
@@ -87,4 +90,4 @@ def _parsed(job: str, path: str) -> object:
 
 def _read(store: Store, job: str) -> JobLog:
     entries = LogStore(store, job).read()
-    return JobLog(job, tuple(entries), LogView(entries))
+    return JobLog(job, tuple(entries), LogView(entries), floor_of(store, job))

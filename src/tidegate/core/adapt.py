@@ -84,12 +84,12 @@ class AlignmentThreshold:
 
 
 class UnalignedStreak:
-    """Notices when one checkpoint after the other goes unaligned, and says so once."""
+    """Notices when one checkpoint after the other goes unaligned, and says so once; never where that is ``wanted``."""
 
-    def __init__(self, length: int = STREAK_LENGTH) -> None:
+    def __init__(self, length: int = STREAK_LENGTH, *, wanted: bool = False) -> None:
         self._length = length
         self._run = 0
-        self._said = False
+        self._said = wanted
 
     def committed(self, unaligned: bool) -> ThresholdTooLow | None:
         """A checkpoint was committed; the warning when it is time for it, once per job."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.clock import SystemClock
-from tidegate.core.config import CheckpointConfig
+from tidegate.core.adapt import UnalignedStreak
+from tidegate.core.config import CheckpointConfig, UnalignedMode
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.policy import DistributedCheckpointConfig
 from tidegate.core.resolve import RestoreChoice
@@ -102,6 +103,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         append=options.append,
         checkpointing=options.checkpoint.enabled,
         restarts=options.restarts,
+        streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
         savepoint=None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape),
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader", close_limit_s=LEADER_CLOSE_S))

@@ -68,6 +68,7 @@ PERMANENT = {
     "UserFunctionError",
     "InvalidUseError",
     "ProtocolError",
+    "CorruptDataError",
     "TypeError",
     "AssertionError",
     "AttributeError",

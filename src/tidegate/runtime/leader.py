@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
@@ -72,6 +72,7 @@ class LeaderSetup:
     checkpointing: bool
     restarts: RestartPolicy
     append: bool = False
+    streak: UnalignedStreak = field(default_factory=UnalignedStreak)
     savepoint: Savepoint | None = None
     """Where to start from while the log has no commit."""
 
@@ -93,7 +94,7 @@ class Leader:
         self._requests = Requests()
         self._history: list[dict[str, Any]] = []
         self._committed = 0
-        self._streak = UnalignedStreak()
+        self._streak = setup.streak
         self._last_reports: dict[int, dict[str, Any]] = {}
         self._stop_requested = self._draining = False
         self._restarting_since: int | None = None
