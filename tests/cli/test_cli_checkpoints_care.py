@@ -124,6 +124,9 @@ def test_gc_deletes_only_what_nobody_needs(store: Path, capsys: pytest.CaptureFi
     assert not any((store / path).exists() for path in gone)
     assert told(capsys, "verify", str(store))[0] == 0, "what was given up is not damage"
     assert find(store).manifest.epoch == before[-1].epoch
+    _, listed = told(capsys, "checkpoints", str(store))
+    rows = listed["jobs"][0]["checkpoints"]  # type: ignore[index]
+    assert [row["epoch"] for row in rows if row["restorable"]] == [before[-1].epoch]
     assert main(["state", str(store), "per_key"]) == 0
 
 

@@ -86,6 +86,11 @@ def test_a_streak_of_unaligned_checkpoints_is_said_once() -> None:
     assert streak.committed(True) is None
 
 
+def test_who_asked_for_overtaking_is_not_warned_of_it() -> None:
+    streak = UnalignedStreak(2, wanted=True)
+    assert [streak.committed(True) for _ in range(5)] == [None] * 5
+
+
 # -- in force ------------------------------------------------------------------------------------------------
 
 
