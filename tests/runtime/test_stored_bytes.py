@@ -22,7 +22,7 @@ from tidegate.runtime.continuous import ContinuousReader
 from tidegate.runtime.gang import carried
 from tidegate.runtime.inspect import _recorded_rows
 from tidegate.runtime.operator import Restored
-from tidegate.runtime.snapshotfile import inflight_bytes, read_inflight, read_run, run_bytes
+from tidegate.runtime.snapshotfile import encode_inflight, encode_run, read_inflight, read_run
 from tidegate.runtime.source import SourceReader, expand
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.arrow import event_of
@@ -34,9 +34,10 @@ BATCH = pa.record_batch(
         "list": pa.array([[1], [], None]),
     }
 )
-RUN = run_bytes(BATCH)
+RUN = encode_run(BATCH).whole
 FLIGHTS = {
-    how: inflight_bytes([event_of(BATCH), Watermark(5), event_of(BATCH)], BATCH.schema, how) for how in (None, "lz4")
+    how: encode_inflight([event_of(BATCH), Watermark(5), event_of(BATCH)], BATCH.schema, how).whole
+    for how in (None, "lz4")
 }
 
 
