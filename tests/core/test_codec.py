@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.codec import build, decode, encode, parse
+from tidegate.core.codec import build, decode, encode, parse, seal, unsealed
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 
@@ -95,3 +95,9 @@ def test_decoding_arbitrary_bytes_raises_only_our_error(data: bytes) -> None:
 
 def test_a_finite_float_stays() -> None:
     assert parse(b"[2.5]", "p") == [2.5]
+
+
+@given(st.binary())
+def test_a_seal_gives_back_what_was_sealed_and_nothing_else(data: bytes) -> None:
+    assert unsealed(seal(data + b"}")) == data + b"}"
+    assert unsealed(data) is None

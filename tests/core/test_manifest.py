@@ -143,6 +143,23 @@ def test_objects_of_the_parent_may_be_named_and_no_others() -> None:
         child.check_parent(changed)
 
 
+def test_behind_a_lost_parent_objects_are_newer_than_the_nearest_known_or_its_own() -> None:
+    def child(of: int, crc: int = 5) -> CheckpointManifest:
+        entry = ObjectEntry(PATHS.shared(of, "r"), 4, crc)
+        run = OperatorSnapshotEntry("window", 0, {}, (RunEntry(entry.path, 0, 4, crc, 1),))
+        return make_manifest(4, parent=3, operators=(run,), objects=(entry,))
+
+    known = replace(child(2), epoch=2, parent=None, checkpoint_id=2)
+    for fine in (child(2), child(3), child(4)):
+        fine.check_lost_parent(3, known)
+    child(1).check_lost_parent(3, None)
+    for wrong in (child(1), child(2, crc=6)):
+        with pytest.raises(InvalidUseError, match="neither it nor its parent"):
+            wrong.check_lost_parent(3, known)
+    with pytest.raises(InvalidUseError, match="not this manifest's parent"):
+        child(3).check_lost_parent(2, known)
+
+
 def test_a_manifest_knows_its_parent() -> None:
     make_manifest(3).check_parent(None)
     for manifest, parent in ((make_manifest(3, parent=2), None), (make_manifest(3), make_manifest(2))):

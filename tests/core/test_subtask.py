@@ -310,9 +310,10 @@ def test_too_much_output_in_flight_ends_the_checkpoint_everywhere_in_the_subtask
 def test_a_finished_source_is_reported_with_its_final_state_once_its_end_has_left() -> None:
     task = subtask(0, 1)
     task.emit(0, A)
+    assert not task.finished
     assert task.finish() == []
     assert task.finish() == []
-    assert task.ended
+    assert task.ended and task.finished
     assert task.started(1) == []
     assert task.finished_without(1)
     assert send(task) == []

@@ -129,7 +129,7 @@ def collect(store: Store, job: str, retain: int, *, dry_run: bool = False) -> Co
         listed = {info.path: info.size_bytes for prefix in paths.object_prefixes for info in store.list(prefix)}
         doomed = garbage(paths, listed, keep, bound)
         if dry_run or len(LogStore(store, job).slots()) == view.next_slot:
-            if doomed and not dry_run:
+            if not dry_run:
                 _delete(store, job, floor, doomed)
             return Collected(job, tuple(m.epoch for m in manifests), len(doomed), sum(listed[path] for path in doomed))
     raise InvalidUseError(f"the job commits faster than its store can be listed: stop it first job={job}")

@@ -1,0 +1,56 @@
+"""A leader that meets damaged entries."""
+
+from __future__ import annotations
+
+import pytest
+from driving import EVERYONE, Driver
+from test_log import commit, restore, takeover
+from torn import LOG, torn
+
+from tidegate.core import events, orders
+from tidegate.core.append import Landed, LogAppender, Taken
+from tidegate.core.entries import Damaged
+from tidegate.core.events import Conflict, PutAnswered
+from tidegate.core.lead import Mode
+from tidegate.core.manifest import CommittableEntry
+
+
+def test_a_slot_with_a_damaged_entry_is_taken_whoever_wrote_it() -> None:
+    appender, ours = LogAppender(10, 1000), takeover(4)
+    for found, outcome in ((torn(ours), Taken(torn(ours), ours)), (ours, Landed(ours))):
+        appender.put(ours, 0)
+        assert appender.answered(PutAnswered(4, ours.write_id, Conflict(found)), 0) == outcome
+
+
+def test_a_takeover_whose_slot_can_not_be_read_tries_the_next() -> None:
+    driver = Driver()
+    driver.tell(events.LogRead(()))
+    driver.answer(events.Conflict(torn(takeover(0))))
+    assert driver.last(orders.PutEntry).slot == 1
+
+
+def test_a_restore_whose_slot_can_not_be_read_ends_the_leader() -> None:
+    driver = Driver(log=tuple(LOG)).lead()
+    driver.tell(events.RestoreRequested(3))
+    given = driver.answer(events.Conflict(torn(restore(5, 3, term=4))))
+    assert [order.reason for order in given if isinstance(order, orders.StepDown)] == [
+        f"slot 5 of the log is taken: {torn(restore(5, 3)).why}"
+    ]
+
+
+def test_rows_that_a_damaged_commit_may_have_published_are_hidden_before_the_gang_starts() -> None:
+    kept = CommittableEntry("out", 0, 0, 2, {}, 2)
+    entries = (takeover(0), commit(1), commit(2, 1, committables=(kept,)), torn(commit(3, 2)))
+    driver = Driver(log=entries).lead()
+    driver.tell(events.RestoreRequested(2))
+    assert driver.answer() == [orders.Hide(5, (), False, orders.Unnamed(2, (kept,)))]
+    given = driver.tell(events.Hidden(5))
+    assert [type(order) for order in given] == [orders.Publish]
+
+
+@pytest.mark.parametrize("last", [torn(commit(4, 3)), torn(restore(4, 3))])
+def test_a_gang_that_runs_past_a_hidden_head_is_not_taken_over(last: Damaged) -> None:
+    """Its state has no manifest to go on from: the next one starts from what can be read."""
+    driver = Driver(log=(*LOG, last)).lead()
+    driver.tell(events.GangRunning(0, EVERYONE, EVERYONE))
+    assert driver.machine.mode is Mode.READY and driver.machine.metrics.stale_messages == 1
