@@ -200,6 +200,18 @@ def test_what_another_job_has_published_is_never_hidden(sink: ParquetSink) -> No
     assert seen(sink.path) == [] == names(sink, "_adopted")
 
 
+def test_a_directory_belongs_to_one_sink_of_one_job_until_it_is_taken(sink: ParquetSink) -> None:
+    sink.check_writable()
+    sink.claim("sink 'a' of job 'one'", False)
+    sink.claim("sink 'a' of job 'one'", False)
+    with pytest.raises(InvalidUseError, match="belongs to the sink 'a' of job 'one'"):
+        sink.claim("sink 'a' of job 'two'", False)
+    sink.claim("sink 'a' of job 'two'", True)
+    with pytest.raises(InvalidUseError, match="of job 'two'"):
+        sink.claim("sink 'a' of job 'one'", False)
+    assert [name for name in os.listdir(sink.path) if name.startswith("_owner")] == ["_owner"], "drafts are gone"
+
+
 def test_nothing_is_swept_before_anything_was_written(sink: ParquetSink) -> None:
     assert sink.sweep(5, []) == []
 

@@ -164,6 +164,20 @@ def test_a_fresh_start_onto_rows_is_refused_and_overwrite_clears_them(jobs: Jobs
     assert found_counts(out) == expected_counts(source.table)
 
 
+def test_two_jobs_do_not_share_a_directory(jobs: Jobs) -> None:
+    """The one with the higher gang number would sweep away what the other has staged."""
+    source, out = GatedSource(events(500), allowed=0), jobs.path / "out"
+    stream = tg.from_source(source)
+    first = jobs.start(tg.Pipeline("one", stream.write_parquet(out)), 1)
+    with pytest.raises(InvalidUseError, match=r"belongs to the sink .* of job 'one'.*overwrite=True"):
+        jobs.start(tg.Pipeline("two", stream.write_parquet(out)), 1)
+    first.checkpoint()
+    first.stop()
+    jobs.finish(tg.Pipeline("two", tg.from_source(GatedSource(events(500))).write_parquet(out)), 1, overwrite=True)
+    with pytest.raises(InvalidUseError, match="of job 'two'"):
+        jobs.start(tg.Pipeline("one", stream.write_parquet(out)), 1)
+
+
 def test_a_finished_job_is_finished_at_once_and_publishes_again(jobs: Jobs) -> None:
     source, sink = GatedSource(events(500)), MemorySink()
     jobs.finish(windowed(source, sink), 2)

@@ -87,6 +87,10 @@ class ParquetSink:
         """The same for all files that gangs before this one staged after this checkpoint, except ``keep``."""
         self._directory.hide_unnamed(gang, checkpoint_id, keep)
 
+    def claim(self, owner: str, take: bool) -> None:
+        """Refuse a directory that belongs to somebody else, unless it is taken from them. Called on the driver."""
+        self._directory.claim(owner, take)
+
     def adopt(self) -> None:
         """What is published now is another job's and stays, whatever becomes of this one."""
         self._directory.adopt()

@@ -8,8 +8,9 @@ A staged file is in exactly one place, and moves in one direction only::
 
 Every step is one rename within one file system, which POSIX makes atomic. That is the whole fence: once a
 file has been hidden there is nothing left that a late ``publish`` of an old leader could rename, so it
-changes nothing. No file is ever renamed back. One directory belongs to one sink of one job; a job that adds to
-what another has published notes those names below ``_adopted``, because its own numbers begin anew.
+changes nothing. No file is ever renamed back. One directory belongs to one sink of one job, which ``_owner``
+names, because each sweeps away what it does not know. A job that adds to what another has published notes those names
+below ``_adopted``, because its own numbers begin anew.
 
 Names below ``_pending``, ``_hidden`` and ``_adopted`` end neither in ``.parquet`` nor in ``.arrow``, so that even a
 recursive glob over the directory finds published files only.
@@ -22,14 +23,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import uuid4
 
 from tidegate.connectors.local import file_errors, remove_file, sync_file
-from tidegate.errors import CorruptDataError
+from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Committable, WriterContext
 
 PENDING = "_pending"
 HIDDEN = "_hidden"
 ADOPTED = "_adopted"
+OWNER = "_owner"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")
 _PENDING_NAME = re.compile(r"[A-Za-z0-9_.]+-[0-9]{4,}-g(?P<gang>[0-9]+)-[0-9a-f]{8}-[0-9]+\.pending")
@@ -163,6 +166,33 @@ class StagingDirectory:
                 self._moved(self.final_path(name), self.hidden_path(name))
         self.sync(os.path.join(self.path, HIDDEN))
         self.sync(self.path)
+
+    def claim(self, owner: str, take: bool) -> None:
+        """Note whose directory this is. Somebody else's is refused, unless ``take``."""
+        note = os.path.join(self.path, OWNER)
+        draft = f"{note}-{uuid4().hex}"
+        if take:
+            remove_file(note)
+        with file_errors(note):
+            with open(draft, "x", encoding="utf-8") as file:
+                file.write(owner)
+            try:
+                os.link(draft, note)
+            except FileExistsError:
+                self._check_owner(note, owner)
+            finally:
+                os.unlink(draft)
+        self.sync(note)
+        self.sync(self.path)
+
+    def _check_owner(self, note: str, owner: str) -> None:
+        with open(note, encoding="utf-8", errors="replace") as file:
+            found = file.read(1_000)
+        if found != owner:
+            raise InvalidUseError(
+                f"this directory belongs to the {found}, which may have rows on their way into it: choose another one, or start "
+                f"with overwrite=True if that job is over path={self.path}"
+            )
 
     def adopt(self) -> None:
         """Note that what is published now is another job's and stays."""

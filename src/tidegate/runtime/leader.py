@@ -129,6 +129,7 @@ class Leader:
                 self._setup.publisher.adopt()  # the user says that sinks show what the savepoint's job had written, and no more
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
+                self._setup.publisher.claim()
         return isinstance(decision, AlreadyFinished)
 
     def _resolve(self, view: LogView) -> Decision:

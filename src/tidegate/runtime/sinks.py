@@ -21,6 +21,7 @@ class Publisher:
     """Every sink of a job by its operator's name."""
 
     def __init__(self, plan: PhysicalPlan) -> None:
+        self._job = plan.job
         specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SinkSpec)]
         self.sinks: Mapping[str, Sink] = {spec.name: spec.sink for spec in specs}
         self.outputs = [(spec.name, spec.sink, spec.output) for spec in specs]
@@ -59,13 +60,23 @@ class Publisher:
                     f"with append=True to add to them sink={sink!r}"
                 )
             sink.clear()  # type: ignore[attr-defined]
+        self.claim(take=overwrite)
 
     def adopt(self) -> None:
         """The rows that sinks show now are not this job's: it adds to them and never takes them back."""
+        self.claim(take=True)
         for sink in self.sinks.values():
             adopt = getattr(sink, "adopt", None)
             if adopt is not None:
                 adopt()
+
+    def claim(self, *, take: bool = False) -> None:
+        """Refuse a place that belongs to another job or sink, unless it is to be taken from it: one would sweep away what the
+        other has staged."""
+        for name, sink in self.sinks.items():
+            claim = getattr(sink, "claim", None)
+            if claim is not None:
+                claim(f"sink {name!r} of job {self._job!r}", take)
 
     def publish(self, committables: Iterable[CommittableEntry]) -> None:
         """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent."""
