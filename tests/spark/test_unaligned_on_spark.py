@@ -31,8 +31,8 @@ def slower(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def source(keys: int) -> GenerateSource:
-    return GenerateSource(rows=ROWS, keys=keys, splits=8, event_rate=100_000)
+def source(keys: int, rows: int = ROWS) -> GenerateSource:
+    return GenerateSource(rows=rows, keys=keys, splits=8, event_rate=100_000)
 
 
 def expected(rows: GenerateSource, window_ms: int) -> pa.Table:
@@ -80,6 +80,47 @@ def test_a_kill_right_after_an_unaligned_commit_is_exact(
     assert job.metrics()["restarts"] >= 1
     found = read_output(tmp_path / "out").select(["key", "window_start", "n", "total"])
     assert_same_rows(found, expected(source(keys), window_ms).cast(found.schema))
+
+
+def in_mode(record: dict[str, Any], mode: str) -> list[dict[str, Any]]:
+    return [task for task in record["tasks"] if task["mode"] == mode]
+
+
+def test_a_kill_after_barriers_that_were_promoted_behind_their_cut_is_exact(start: Start, tmp_path: Path) -> None:
+    """Sources cut aligned. Their barriers wait behind rows that the slow function has no room for, and are pulled forward."""
+    rows = source(500, 3 * ROWS)
+    results = per_key(tg.from_source(rows).named("rows").map_batches(slower), 1_000)
+    checkpoint = tg.CheckpointConfig(interval="200ms", alignment_timeout="100ms")
+    job = start(tg.Pipeline("promoted", results.write_parquet(tmp_path / "out")), checkpoint=checkpoint)
+
+    def promoted() -> list[dict[str, Any]]:
+        tasks = [task for record in job.checkpoints() if record.get("tasks") for task in in_mode(record, "unaligned")]
+        return [task for task in tasks if task["task"] == "rows" and task["inflight_events"]]
+
+    assert all(task["alignment_ms"] == 0 for task in wait_until("a promoted barrier of a source", promoted))
+    assert kill_node(job) is not None
+    assert job.await_termination(90)
+    assert job.metrics()["restarts"] >= 1
+    found = read_output(tmp_path / "out").select(["key", "window_start", "n", "total"])
+    assert_same_rows(found, expected(rows, 1_000).cast(found.schema))
+
+
+def test_a_kill_when_inputs_have_ended_and_results_are_in_flight_is_exact(start: Start, tmp_path: Path) -> None:
+    """The sources are done, their ends have come, and the last windows wait for the slow function."""
+    results = per_key(tg.from_source(source(300_000)), 10_000).map_batches(slower)
+    job = start(tg.Pipeline("ended", results.write_parquet(tmp_path / "out")), checkpoint=UNALIGNED)
+
+    def ended() -> dict[str, Any] | None:
+        records = (each for each in job.checkpoints() if each.get("inflight_events") and not each["final"])
+        return next((each for each in records if in_mode(each, "finished")), None)
+
+    record = wait_until("an unaligned checkpoint behind the end", ended)
+    assert record["unaligned"]
+    assert kill_node(job) is not None
+    assert job.await_termination(90)
+    assert job.metrics()["restarts"] >= 1
+    found = read_output(tmp_path / "out").select(["key", "window_start", "n", "total"])
+    assert_same_rows(found, expected(source(300_000), 10_000).cast(found.schema))
 
 
 def union(stream: tg.Stream) -> list[tg.Stream]:
