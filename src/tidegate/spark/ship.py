@@ -63,7 +63,7 @@ def check_sendable(plan: PhysicalPlan) -> None:
     """Refuse what can't be pickled for the nodes before there is anything to restart."""
     for spec in (spec for stage in plan.stages for spec in stage.operators):
         try:
-            cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
+            cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]  # PySpark ships it without types
         except Exception as error:  # pickling runs code of the user's objects, which may raise anything
             raise InvalidUseError(
                 f"the operator {spec.name!r} can't be sent to the nodes, make what it needs inside its function: {error}"
