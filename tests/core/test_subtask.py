@@ -142,7 +142,7 @@ def test_only_a_source_is_commanded_and_only_a_fan_in_receives() -> None:
     assert not source.has_turn
     assert not source.ended
     assert source.queued(0) == 0
-    assert source.watermark == BEGINNING_OF_TIME
+    assert source.watermark == source.reached(0) == BEGINNING_OF_TIME
     assert source.metrics().unaligned_count == 0
     assert source.abort(1) == []
 
@@ -246,7 +246,8 @@ def test_data_watermarks_signals_and_ends_pass_through() -> None:
     task.receive(0, Watermark(4))
     assert run(task) == [Forward(signal)]
     assert task.idle(1, True) == [AdvanceWatermark(4)]
-    assert task.watermark == 4
+    assert task.watermark == task.reached(0) == 4
+    assert task.reached(1) == BEGINNING_OF_TIME
     assert not task.ended
     task.receive(0, END)
     task.receive(1, END)

@@ -26,6 +26,7 @@ from tidegate.core.effects import (
     Process,
     UnalignedSnapshot,
 )
+from tidegate.core.input import BEGINNING_OF_TIME
 from tidegate.core.messages import (
     AWAKE,
     IDLE,
@@ -669,7 +670,9 @@ def test_the_watermark_is_the_minimum_over_open_inputs() -> None:
     give(fan, 0, Watermark(10))
     assert run(fan) == []
     give(fan, 1, Watermark(5))
+    assert fan.reached(1) == BEGINNING_OF_TIME, "it has not had its turn"
     assert run(fan) == [AdvanceWatermark(5)]
+    assert (fan.reached(0), fan.reached(1)) == (10, 5)
     give(fan, 1, Watermark(4), END)
     assert run(fan) == [AdvanceWatermark(10)]
     assert fan.watermark == 10

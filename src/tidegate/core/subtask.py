@@ -124,6 +124,10 @@ class Subtask(Generic[T]):
         """The event time that the inputs have reached."""
         return BEGINNING_OF_TIME if self._fan_in is None else self._fan_in.watermark
 
+    def reached(self, input_id: int) -> int:
+        """The event time that one input has reached: of what had its turn, not of what is queued."""
+        return BEGINNING_OF_TIME if self._fan_in is None else self._fan_in.reached(input_id)
+
     @property
     def pending(self) -> int:
         """The id of the snapshot that is not whole yet; 0 when there is none."""

@@ -119,6 +119,10 @@ class UnalignedCheckpointer(Generic[T]):
         """The event time that this fan-in has reached."""
         return self._watermark
 
+    def reached(self, input_id: int) -> int:
+        """The event time that one input has reached."""
+        return self._channels[input_id].watermark
+
     @property
     def state(self) -> object:
         """The alignment's state, for people and tests."""
@@ -201,9 +205,7 @@ class UnalignedCheckpointer(Generic[T]):
         if len(channel.queue) == 1 and not (channel.held or channel.held_by_control):
             self._ready.append(channel)
 
-    def _recorded(
-        self, recording: ChannelRecording[T], message: StreamMessage[T]
-    ) -> list[Effect]:
+    def _recorded(self, recording: ChannelRecording[T], message: StreamMessage[T]) -> list[Effect]:
         recording.add(message)
         excess = recording.excess(self._record.checkpoint_id)
         return [] if excess is None else [self._fail(excess)]
@@ -234,9 +236,7 @@ class UnalignedCheckpointer(Generic[T]):
     def _acts_at_receipt(self, barrier: CheckpointBarrier) -> bool:
         if self._stays_aligned(barrier):
             return False
-        return (
-            barrier.is_unaligned or self._config.force_unaligned or barrier.checkpoint_id <= self._overdue
-        )
+        return barrier.is_unaligned or self._config.force_unaligned or barrier.checkpoint_id <= self._overdue
 
     def _stays_aligned(self, barrier: CheckpointBarrier) -> bool:
         return (

@@ -33,6 +33,7 @@ from tidegate.runtime.link import Intake
 from tidegate.runtime.operator import Operator
 from tidegate.runtime.operators.build import build, fuse, fusible
 from tidegate.runtime.operators.process import ProcessOperator
+from tidegate.runtime.pace import Lead, Pace
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.source import Reader
 from tidegate.runtime.task import Snapshots, StageTask, receivers
@@ -147,7 +148,20 @@ def assemble(
             assembly.schemas[channel] = edge.schema
         for output_id, (_, channel) in enumerate(outputs):
             assembly.outbound[channel] = (task, output_id)
+    for task in assembly.tasks:
+        if task.reader is not None:
+            task.pace = _pace(task, assembly)
     return assembly
+
+
+def _pace(source: StageTask, assembly: Assembly) -> Pace:
+    """Where the source feeds anything else than windows its rows are wanted at once: then it never waits."""
+    me = assembly.setup.node
+    mine = (channel for channel, (task, _) in assembly.outbound.items() if task is source and channel.receiver == me)
+    fed = [assembly.inbound[channel] for channel in mine]
+    if not all(task.chain.waits_for_time for task, _ in fed):
+        return Pace()
+    return Pace([Lead(task.protocol, input_id) for task, input_id in fed])
 
 
 def _channels(edges: Sequence[Edge], setup: NodeSetup, *, incoming: bool) -> list[tuple[Edge, ChannelId]]:

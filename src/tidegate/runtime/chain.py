@@ -23,6 +23,11 @@ class Chain:
         """An operator has closed windows that it has not given: call ``watermark`` again before anything else."""
         return any(operator.owes for operator in self._stoppable)
 
+    @property
+    def waits_for_time(self) -> bool:
+        """An operator keeps rows until event time has passed them."""
+        return bool(self._stoppable)
+
     def stop(self, stopping: bool) -> None:
         """From now on, or no longer, operators end behind the step at hand what a watermark makes them give."""
         for operator in self._stoppable:

@@ -165,6 +165,8 @@ class Node:
     def _wait_ms(self) -> int | None:
         """Until the next timer, or until a source that had nothing is asked again: the longer it is idle, the later."""
         until_timer = self._timers.wait_ms(self._clock.now_ms())
+        if any(task.pace.waiting for task in self._assembly.tasks):
+            return IDLE_WAIT_MS if until_timer is None else min(IDLE_WAIT_MS, until_timer)
         if not any(task.idle and not task.ended for task in self._assembly.tasks):
             return until_timer
         self._idle_ms = min(2 * self._idle_ms, IDLE_WAIT_MAX_MS)

@@ -37,6 +37,7 @@ from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime.background import MapOperator, SinkOperator
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.operator import Frozen
+from tidegate.runtime.pace import Pace
 from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader
 from tidegate.state.keygroups import partition
 from tidegate.wire.arrow import event_of
@@ -126,6 +127,7 @@ class StageTask:
         self.poll_rows = 131_072
         self.rows_out = 0
         self.intakes: Mapping[int, Consumption] = {}
+        self.pace = Pace()
         self._barrier = (0, 0)
         self.ended = False
         self.idle = False
@@ -141,7 +143,7 @@ class StageTask:
         if self.ended or not self._room():
             return False
         if self.reader is not None:
-            return self._read(self.reader)
+            return not self.pace.must_wait(self._now_ms()) and self._read(self.reader)
         has_turn = self.protocol.has_turn  # a turn may have no effect: a barrier that is held until the others come
         self.perform(self.protocol.poll())
         return has_turn
