@@ -76,14 +76,22 @@ PROGRESS = json.dumps({"rows": 5, "operators": {"w": [1, 2.5, None]}}).encode()
 @given(damaged(ACK) | damaged(PROGRESS) | st.binary(max_size=50) | json_values.map(lambda v: json.dumps(v).encode()))
 def test_what_a_node_says_is_understood_or_corrupt(data: bytes) -> None:
     with suppress(CorruptDataError):
-        assert isinstance(carried(pb.NodeMessage(prepared=pb.Prepared(json=data))), PrepareAck)
+        assert isinstance(carried(pb.NodeMessage(prepared=pb.Prepared(json=data)), 0), PrepareAck)
     with suppress(CorruptDataError):
-        assert isinstance(carried(pb.NodeMessage(progress=pb.Progress(json=data))), dict)
-    assert carried(pb.NodeMessage(drained=pb.Drained(gang=1))) is None
+        assert isinstance(carried(pb.NodeMessage(progress=pb.Progress(json=data)), 0), dict)
+    assert carried(pb.NodeMessage(drained=pb.Drained(gang=1)), 0) is None
 
 
-@pytest.mark.parametrize("body", [{"prepared": pb.Prepared(json=b"{")}, {"progress": pb.Progress(json=b"[1]")}])
-def test_a_node_that_says_what_cannot_be_read_is_refused_and_the_leader_goes_on(body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prepared": pb.Prepared(json=b"{")},
+        {"prepared": pb.Prepared(json=PrepareAck(node=1, gang=0, term=0, checkpoint_id=5).to_json())},
+        {"progress": pb.Progress(json=b"[1]")},
+    ],
+    ids=["no JSON", "speaks for another", "no object"],
+)
+def test_a_node_that_says_what_cannot_be_is_refused_and_the_leader_goes_on(body: dict[str, Any]) -> None:
     source, sink = GatedSource(events(200)), MemorySink()
     world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
     world.until(lambda: world.leader.status == "RUNNING")

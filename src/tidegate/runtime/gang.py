@@ -154,11 +154,14 @@ class GangState:
         return next((node for node, member in self.members.items() if member.connection is connection), None)
 
 
-def carried(message: pb.NodeMessage) -> Any:
-    """The JSON in a node's message, decoded; ``None`` if it has none. What can't be read is ``CorruptDataError``."""
+def carried(message: pb.NodeMessage, node: int) -> Any:
+    """The JSON in this node's message, decoded; ``None`` if it has none. What can't be read is ``CorruptDataError``."""
     match message.WhichOneof("body"):
         case "prepared":
-            return PrepareAck.from_json(message.prepared.json)
+            ack = PrepareAck.from_json(message.prepared.json)
+            if ack.node != node:
+                raise CorruptDataError(f"a node speaks for another node={node} speaks_for={ack.node}", path="ack")
+            return ack
         case "progress":
             progress = parse(message.progress.json, "progress")
             if not isinstance(progress, dict):

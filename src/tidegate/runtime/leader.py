@@ -242,7 +242,7 @@ class Leader:
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
-        self._mailbox.post(partial(self._node_said, connection, message, carried(message)))
+        self._mailbox.post(partial(self._node_said, connection, message, carried(message, connection.hello.node)))
 
     def left(self, connection: NodeConnection, error: Exception | None) -> None:
         """A node's stream ended."""
