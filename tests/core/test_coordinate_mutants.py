@@ -54,9 +54,7 @@ def trusting(machine: type[Coordinator]) -> type[Coordinator]:
     class Trusting(machine):  # type: ignore[misc, valid-type]
         def _log_read(self, event: Any, now_ms: int) -> None:
             if self.mode is lead.Mode.READING:
-                self.log = Gullible()
-                for entry in event.entries:
-                    self.log.apply(entry)
+                self.log = Gullible(event.entries, event.summary)
                 self._move(lead.Mode.TAKING_OVER)
                 self._take_over(now_ms)
             else:

@@ -79,6 +79,8 @@ LEGAL_MODES: dict[Mode, frozenset[Mode]] = {
 OVER = frozenset({Mode.FINISHED, Mode.STOPPED, Mode.DEPOSED})
 SUMMARY_EVERY = 64
 """Entries between two summaries: no more than about so many are read behind one by the next start."""
+SUMMARY_AT_END = 8
+"""The same for one that is written because the job is about to end. Fewer are read at one go anyway."""
 _PUBLISHING = frozenset({Mode.RECOVERING, Mode.RUNNING, Mode.ENDING, Mode.FINISHING})
 
 
@@ -147,7 +149,7 @@ class Leader:
         else:
             self._committed(entry, now_ms)
         final = isinstance(entry, Commit) and entry.manifest.final
-        self._sum_up(1 if final else SUMMARY_EVERY)
+        self._sum_up(SUMMARY_AT_END if final else SUMMARY_EVERY)
 
     def _sum_up(self, entries_min: int) -> None:
         """Have a summary written if there are so many entries more than in the one before. When the job is about
@@ -246,7 +248,7 @@ class Leader:
 
     def _stop_requested(self, now_ms: int) -> None:
         self._stopping = True
-        self._sum_up(1)
+        self._sum_up(SUMMARY_AT_END)
         if self.mode in (Mode.READING, Mode.READY):
             self._stopped()
         elif self.mode in (Mode.STARTING, Mode.RUNNING):
