@@ -161,6 +161,13 @@ def test_what_a_view_forgets_nobody_asks_for(entries: list[LogEntry]) -> None:
             view.restorable(epoch)
 
 
+def test_the_newest_sound_epoch_that_is_too_old_is_remembered_behind_damaged_ones() -> None:
+    """Else retention would let go of epoch 3, whose file may yet be put back, as soon as the view forgets."""
+    first = [takeover(0), commit(1), torn(commit(2, 1)), torn(commit(3, 2)), commit(4, 3, oldest_restorable=3)]
+    view = LogView(first)
+    assert list(view.lineage()) == [4, 3, 1] and oldest_restorable(view, 3, 5) == 3
+
+
 def test_a_view_does_not_grow_with_the_log() -> None:
     author = Author()
     author.add("commit", 11)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ class Counting:
         self.requests: list[tuple[str, str]] = []
         self.hidden: dict[str, int] = {}
         self.fails: set[str] = set()
+        self.on_list: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
     def __getattr__(self, verb: str) -> Any:
@@ -46,6 +47,8 @@ class Counting:
             if verb == "get" and self.hidden.get(args[0], 0) > 0:
                 self.hidden[args[0]] -= 1
                 raise FileNotFoundError(args[0])
+        if (verb, str(args[0])) == ("list", "w/checkpoints"):
+            self.on_list()
         return real(*args)
 
     def taken(self) -> list[tuple[str, str]]:
@@ -233,9 +236,10 @@ def test_a_slot_that_is_lost_and_no_longer_needed_is_left_to_verify(case: Case) 
 
 
 def test_an_entry_that_appears_between_two_looks_is_read(case: Case) -> None:
-    case.store.hidden = {case.log.paths.log_entry(slot): 1 for slot in (33, 36)}
-    assert state(case.log.view()) == state(whole(case))
-    assert case.log.behind(40) == []
+    case.store.hidden = {case.log.paths.log_entry(slot): 1 for slot in (30, 36)}
+    view = case.log.view()
+    assert not any(case.store.hidden.values()) and ("list", "w/log") not in case.store.taken()
+    assert state(view) == state(whole(case)) and case.log.behind(40) == []
 
 
 def test_a_store_that_does_not_answer_is_no_reason_to_read_everything(case: Case) -> None:
@@ -254,6 +258,15 @@ def test_what_a_log_has_behind_a_slot_is_read_without_a_listing(case: Case) -> N
 def test_collecting_needs_no_more_than_the_summary(case: Case) -> None:
     done = collect(case.store, "w", 2)  # type: ignore[arg-type]
     assert done.kept_epochs == (38, 39) and ("list", "w/log") not in case.store.taken()
+
+
+def test_collecting_looks_again_if_the_job_has_committed_meanwhile(case: Case) -> None:
+    def commit_once() -> None:
+        case.store.on_list = lambda: None
+        case.grow(42)
+
+    case.store.on_list = commit_once
+    assert collect(case.store, "w", 2).kept_epochs == (39, 41)  # type: ignore[arg-type]
 
 
 # -- who writes it -----------------------------------------------------------------------------------------------------
