@@ -16,7 +16,7 @@ from typing import Any
 from tidegate.core import events, orders
 from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
 from tidegate.core.lead import OVER
-from tidegate.core.log import Commit, LogEntry, Restore, Takeover, decode_entry
+from tidegate.core.log import Commit, LogEntry, LogView, Restore, Takeover, decode_entry
 from tidegate.core.manifest import (
     CheckpointManifest,
     CommittableEntry,
@@ -288,8 +288,16 @@ class World:
         self.elections += 1
         reign = Reign(self.make(SHAPE, self.config, f"leader{self.elections}"))
         self.reigns.append(reign)
-        self.tell(reign, events.LogRead(self.log()))
+        self.tell(reign, self.start_of_log())
         return reign
+
+    def start_of_log(self) -> events.LogRead:
+        """All of it, or what is left to read beside a summary of its first part, written by whoever led then."""
+        every = self.log()
+        summary = LogView(every[: len(every) * (self.elections % 3) // 2]).summary()
+        if summary is None:
+            return events.LogRead(every)
+        return events.LogRead(tuple(e for e in every if e.slot in summary.slots or e.slot >= summary.next_slot), summary)
 
     def crash(self, reign: Reign, *, with_gang: bool) -> None:
         self.limbo += [order for order in reign.todo if isinstance(order, orders.PutEntry)]

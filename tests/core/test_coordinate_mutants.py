@@ -54,9 +54,7 @@ def trusting(machine: type[Coordinator]) -> type[Coordinator]:
     class Trusting(machine):  # type: ignore[misc, valid-type]
         def _log_read(self, event: Any, now_ms: int) -> None:
             if self.mode is lead.Mode.READING:
-                self.log = Gullible()
-                for entry in event.entries:
-                    self.log.apply(entry)
+                self.log = Gullible(event.entries, event.summary)
                 self._move(lead.Mode.TAKING_OVER)
                 self._take_over(now_ms)
             else:
@@ -202,8 +200,8 @@ def a_restore_is_undone_by_the_next_leader(patch: pytest.MonkeyPatch) -> World:
     def apply(self: LogView, entry: Any) -> None:
         head = self.head_epoch
         original(self, entry)
-        if isinstance(entry, Restore) and self._parents:
-            self.head_epoch = max(self._parents) if head is not None else None
+        if isinstance(entry, Restore) and head is not None:
+            self._lineage.append(max((*self._lineage, *self._left)))
 
     patch.setattr(LogView, "apply", apply)
     return World(trusting(Coordinator))
@@ -304,7 +302,7 @@ def a_gang_starts_before_its_restore_is_written(patch: pytest.MonkeyPatch) -> Wo
 def anything_ever_committed_may_be_restored(patch: pytest.MonkeyPatch) -> World:
     class Careless(World):
         def resolve(self, reign: Any, order: orders.ResolveRestore, epoch: int | None) -> None:
-            oldest = min(reign.machine.log._parents, default=None)
+            oldest = min((*reign.machine.log._lineage, *reign.machine.log._left), default=None)
             super().resolve(reign, order, oldest)
 
     def restorable(self: LogView, epoch: int) -> Any:

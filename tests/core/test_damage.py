@@ -16,15 +16,18 @@ from test_changelog import RECORD
 from test_log import commit, restore, takeover
 from test_manifest import FULL
 from test_snapshot import SAMPLE, file_of
+from test_summary import SUMMARY
 
 from damage import damaged, with_wrong_parts
 from tidegate.core.changelog import RECORD_BYTES, Change, ChangeRecord, OpType
+from tidegate.core.codec import encode, seal
 from tidegate.core.control import BarrierControlSignalKind, BarrierSignal, ControlSignal
 from tidegate.core.log import LogEntry, decode_entry, encode_entry
 from tidegate.core.manifest import CheckpointManifest, InFlightEntry
 from tidegate.core.messages import CheckpointBarrier
 from tidegate.core.prepare import PrepareAck
 from tidegate.core.snapshot import Checkpoint
+from tidegate.core.summary import decode_summary, encode_summary
 from tidegate.core.wal import WalEncoder, WalReader
 from tidegate.errors import CorruptDataError
 
@@ -97,6 +100,15 @@ def test_a_damaged_checkpoint_file_is_what_it_was_or_corrupt(data: bytes) -> Non
     assert found == SAMPLE
 
 
+@given(damaged(encode_summary(SUMMARY)))
+def test_a_damaged_summary_is_what_it_was_or_corrupt(data: bytes) -> None:
+    try:
+        found = decode_summary(data, "p")
+    except CorruptDataError:
+        return
+    assert found == SUMMARY
+
+
 PAYLOADS = [b"one", b"", b"three"]
 ENCODER = WalEncoder(zlib.crc32)
 WAL = b"".join(ENCODER.append(payload) for payload in PAYLOADS)
@@ -130,6 +142,14 @@ def test_log_entries_with_wrong_parts_give_an_entry_or_our_error(entry: LogEntry
     body = json.dumps(wrong, separators=(",", ":")).encode()
     try:
         decode_entry(json.dumps({**wrong, "sha256": sha256(body).hexdigest()}).encode(), "p", 1)
+    except CorruptDataError:
+        return
+
+
+@given(with_wrong_parts(json.loads(encode(SUMMARY))))
+def test_summaries_with_wrong_parts_give_a_summary_or_our_error(wrong: dict[str, Any]) -> None:
+    try:
+        decode_summary(seal(json.dumps(wrong, separators=(",", ":")).encode()), "p")
     except CorruptDataError:
         return
 

@@ -48,10 +48,11 @@ def test_garbage_collection_during_an_upload_spares_the_live_attempt() -> None:
     assert garbage(PATHS, live, frozenset(), 5) == live
 
 
-def test_the_log_the_hint_and_foreign_objects_are_never_garbage() -> None:
+def test_the_log_the_hints_and_foreign_objects_are_never_garbage() -> None:
     listed = [
         PATHS.log_entry(0),
         PATHS.latest,
+        PATHS.summary,
         "job/notes.txt",
         "other/checkpoints/x",
         "job/shared/run.arrow",

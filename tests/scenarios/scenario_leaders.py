@@ -110,6 +110,8 @@ def show_order(order: orders.Effect) -> str:
             return f"read the log from slot {slot}"
         case orders.WriteLatestHint(epoch):
             return f"hint that epoch {epoch} is the latest"
+        case orders.WriteSummary(summary):
+            return f"sum up the log below slot {summary.next_slot}"
         case orders.CollectGarbage(bound, keep):
             return f"collect below {show_id(bound)}, keep {show_paths(keep)}"
         case orders.ResolveRestore(reason):

@@ -5,20 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidegate.core.log import LogRecord
+from tidegate.core.log import LogRecord, LogView
 from tidegate.core.prepare import PrepareAck
+from tidegate.core.summary import LogSummary
 
 # -- events: the log -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """The log was listed and read: at election all of it, after ``ReadLog`` what is there from that slot on.
+    """The log was read: at election all of it, or a summary with the slots that it asks for and all behind it;
+    after ``ReadLog`` what is there from that slot on.
 
     A log that cannot be read is no event: without it there is no leader.
     """
 
     entries: tuple[LogRecord, ...] = field(repr=False)  # all manifests there are, and the story wants one line
+    summary: LogSummary | None = field(default=None, repr=False)
+
+    def view(self) -> LogView:
+        """What it adds up to. Not of an answer to ``ReadLog``, which is a part."""
+        return LogView(self.entries, self.summary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from tidegate.core.orders import (
     StepDown,
     StopGang,
     Unnamed,
+    WriteSummary,
 )
 from tidegate.core.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.core.publish import Publisher
@@ -76,6 +77,10 @@ LEGAL_MODES: dict[Mode, frozenset[Mode]] = {
     Mode.DEPOSED: frozenset(),
 }
 OVER = frozenset({Mode.FINISHED, Mode.STOPPED, Mode.DEPOSED})
+SUMMARY_EVERY = 64
+"""Entries between two summaries: no more than about so many are read behind one by the next start."""
+SUMMARY_AT_END = 8
+"""The same for one that is written because the job is about to end. Fewer are read at one go anyway."""
 _PUBLISHING = frozenset({Mode.RECOVERING, Mode.RUNNING, Mode.ENDING, Mode.FINISHING})
 
 
@@ -95,6 +100,7 @@ class Leader:
         self._publisher = Publisher(config.publish_retry_ms, config.publish_tries_max)
         self._out: list[Effect] = []
         self._writes = 0
+        self._summed = 0
         self._stopping = False
         self._started_any = False
         self._gang_alive = False
@@ -107,7 +113,8 @@ class Leader:
         if self.mode is not Mode.READING:
             self._put_settled(self._appender.read(event.entries, now_ms), now_ms)
             return
-        self.log = LogView(event.entries)
+        self.log = event.view()
+        self._summed = 0 if event.summary is None else event.summary.next_slot
         self._move(Mode.TAKING_OVER)
         self._take_over(now_ms)
 
@@ -141,6 +148,16 @@ class Leader:
             self._publisher.recover(self._hiding(entry), self.log.head)
         else:
             self._committed(entry, now_ms)
+        final = isinstance(entry, Commit) and entry.manifest.final
+        self._sum_up(SUMMARY_AT_END if final else SUMMARY_EVERY)
+
+    def _sum_up(self, entries_min: int) -> None:
+        """Have a summary written if there are so many entries more than in the one before. When the job is about
+        to end, now: nobody waits for it at the end, and what still lands is read behind it."""
+        if self.log.next_slot - self._summed < entries_min or (summary := self.log.summary()) is None:
+            return
+        self._summed = summary.next_slot
+        self._out.append(WriteSummary(summary))
 
     def _hiding(self, entry: Restore) -> Hide | None:
         """What sinks must not show after this restore."""
@@ -231,6 +248,7 @@ class Leader:
 
     def _stop_requested(self, now_ms: int) -> None:
         self._stopping = True
+        self._sum_up(SUMMARY_AT_END)
         if self.mode in (Mode.READING, Mode.READY):
             self._stopped()
         elif self.mode in (Mode.STARTING, Mode.RUNNING):

@@ -4,11 +4,15 @@ Slots are filled in order, create-only, and never change. ``LogView`` takes entr
 that the rules could not have produced. An entry that is damaged keeps its slot and its place in the lineage,
 because the rules leave no doubt about them: a commit's parent is the head before it. Only a restore that
 nothing sound follows leaves the head unclear. It knows no store and no leader.
+
+A log grows for ever and a view does not: what is older than anything restorable is forgotten, but for what
+savepoints and carried committables still refer to. All of a view's state but the manifests fits a summary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from tidegate.core.entries import (
@@ -24,6 +28,7 @@ from tidegate.core.entries import (
     read_entry,
 )
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry
+from tidegate.core.summary import KnownDamage, LogSummary
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 __all__ = [
@@ -44,18 +49,22 @@ class LogView:
     """What a prefix of the log adds up to. ``apply`` is the only way to change it, and changes all or
     nothing.
 
-    Full manifests are held for what may still be restored; of the others only epoch and parent stay in
-    memory. ``damage`` is every entry that can't be read; ``unclear`` the one that leaves the head unknown: then
-    ``head_epoch`` is the head before it, and what is true now lies in that lineage.
+    Manifests are held for what may still be restored, and of savepoints. ``damage`` is every entry that can't
+    be read; ``unclear`` the one that leaves the head unknown: then ``head_epoch`` is the head before it, and
+    what is true now lies in that lineage.
+
+    With a ``summary``, the entries are those in its ``slots`` and those behind it; if they are not what it
+    says, ``CorruptDataError``. The view is the same as one of all entries.
     """
 
     __slots__ = (
+        "_left",
+        "_lineage",
         "_lost",
         "_manifests",
-        "_parents",
+        "_write_id",
         "damage",
         "gang",
-        "head_epoch",
         "last_id",
         "next_slot",
         "oldest_restorable",
@@ -63,20 +72,29 @@ class LogView:
         "unclear",
     )
 
-    def __init__(self, entries: Iterable[LogRecord] = ()) -> None:
+    def __init__(self, entries: Iterable[LogRecord] = (), summary: LogSummary | None = None) -> None:
         self.next_slot = 0
         self.term: int | None = None
         self.gang = 0
-        self.head_epoch: int | None = None
         self.last_id = 0
         self.oldest_restorable = 0
-        self._parents: dict[int, int | None] = {}
+        self._lineage: list[int] = []
+        self._left: set[int] = set()
+        self._write_id: str | None = None
         self._manifests: dict[int, CheckpointManifest] = {}
         self._lost: dict[int, Damaged] = {}
         self.damage: tuple[Damaged, ...] = ()
         self.unclear: Damaged | None = None
-        for entry in explained(entries):
+        every = list(entries)
+        if summary is not None:
+            self._resume(summary, [entry for entry in every if entry.slot < summary.next_slot])
+        for entry in explained(entry for entry in every if entry.slot >= self.next_slot):
             self.apply(entry)
+
+    @property
+    def head_epoch(self) -> int | None:
+        """The last commit, or what a later restore went back to."""
+        return self._lineage[-1] if self._lineage else None
 
     @property
     def head(self) -> CheckpointManifest | None:
@@ -98,11 +116,12 @@ class LogView:
         return next(found, None)
 
     def lineage(self) -> Iterator[int]:
-        """The head's epoch, its parent's, and so on: newest first."""
-        epoch = self.head_epoch
-        while epoch is not None:
-            yield epoch
-            epoch = self._parents[epoch]
+        """The head's epoch, its parent's, and so on: newest first.
+
+        Complete as far as anything can be restored. Of what is older only those are left that the
+        committables of held manifests are of, and the newest sound one, which ends many a search.
+        """
+        return reversed(self._lineage)
 
     def held(self) -> tuple[CheckpointManifest, ...]:
         """Every manifest that is still whole in memory, oldest first."""
@@ -131,7 +150,7 @@ class LogView:
         return self._lineage_from(self.oldest_restorable)
 
     def _lineage_from(self, oldest: int) -> Iterator[int]:
-        """The part of the lineage that is not older; the rest of it, which grows for ever, is not walked."""
+        """The part of the lineage that is not older."""
         return takewhile(lambda epoch: epoch >= oldest, self.lineage())
 
     def restorable(self, epoch: int) -> CheckpointManifest:
@@ -142,15 +161,15 @@ class LogView:
         return self._manifests[epoch]
 
     def _check_reachable(self, epoch: int) -> None:
-        if epoch not in self._parents:
-            raise InvalidUseError(f"there is no checkpoint with this epoch epoch={epoch}")
-        if epoch < self.oldest_restorable:
+        if epoch < self.oldest_restorable:  # whether there ever was one is forgotten
             oldest = self.oldest_restorable
-            raise InvalidUseError(f"this checkpoint is no longer retained epoch={epoch} oldest={oldest}")
-        if epoch not in self._lineage_from(epoch):
+            raise InvalidUseError(f"a checkpoint this old is no longer retained epoch={epoch} oldest={oldest}")
+        if epoch in self._left:
             raise InvalidUseError(
                 f"a later restore left this checkpoint behind epoch={epoch} head={self.head_epoch}"
             )
+        if epoch not in self._lineage:
+            raise InvalidUseError(f"there is no checkpoint with this epoch epoch={epoch}")
 
     def apply(self, entry: LogRecord) -> None:
         """Take the next entry. One that does not follow is ``CorruptDataError`` and changes nothing."""
@@ -167,9 +186,12 @@ class LogView:
         else:
             self._commit(entry.manifest)
         self.next_slot = entry.slot + 1
+        self._write_id = None if isinstance(entry, Damaged) else entry.write_id
 
     def _restore(self, slot: int, parent: int | None) -> None:
-        self.gang, self.head_epoch, self.unclear = slot, parent, None
+        self.gang, self.unclear = slot, None
+        while self._lineage and self._lineage[-1] != parent:
+            self._left.add(self._lineage.pop())
 
     def _lose(self, entry: Damaged) -> None:
         self.damage += (entry,)
@@ -180,21 +202,31 @@ class LogView:
                 self._restore(entry.slot, entry.parent)
             case "commit":
                 self._lost[entry.slot] = entry
-                self._parents[entry.slot], self.head_epoch = self.head_epoch, entry.slot
+                self._lineage.append(entry.slot)
             case "unclear":
                 self.unclear = entry
             case _:
                 pass  # a later restore has overruled it
 
     def _commit(self, manifest: CheckpointManifest) -> None:
-        self._parents[manifest.epoch] = manifest.parent
+        self._lineage.append(manifest.epoch)
         self._manifests[manifest.epoch] = manifest
-        self.head_epoch, self.last_id = manifest.epoch, manifest.checkpoint_id
+        self.last_id = manifest.checkpoint_id
         self.oldest_restorable = max(self.oldest_restorable, manifest.oldest_restorable)
-        bound = self.oldest_restorable
-        gone = [e for e, m in self._manifests.items() if e < bound and not m.is_savepoint]
-        for epoch in gone:
-            del self._manifests[epoch]
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of what is too old to be restored and what nothing refers to any more.
+
+        Whoever asks which committables are of the lineage asks for those of held manifests; a later manifest
+        carries them from its parent, which is held. So no epoch is asked for again once it is gone.
+        """
+        bound, every = self.oldest_restorable, self._manifests
+        self._manifests = {e: m for e, m in every.items() if e >= bound or m.is_savepoint}
+        named = {c.epoch for m in self._manifests.values() for c in m.committables}
+        named.add(next((e for e in self.lineage() if e < bound and e not in self._lost), 0))
+        self._lineage = [e for e in self._lineage if e >= bound or e in named]
+        self._left = {e for e in self._left if e >= bound}
 
     def _check(self, entry: LogRecord) -> None:
         if entry.slot != self.next_slot:
@@ -237,7 +269,55 @@ class LogView:
         if head is not None and head.final:
             raise InvalidUseError("nothing follows a final checkpoint")
         if self.head_epoch in self._lost:
-            sound = next((epoch for epoch in self.lineage() if epoch not in self._lost), None)
-            manifest.check_lost_parent(self.head_epoch, None if sound is None else self._manifests[sound])
+            sound = next((epoch for epoch in self.lineage() if epoch not in self._lost), 0)
+            # One that is too old to be held can't be compared with.
+            manifest.check_lost_parent(self.head_epoch, self._manifests.get(sound))
         else:
             manifest.check_parent(head)
+
+    # -- summaries
+
+    def summary(self) -> LogSummary | None:
+        """All of this but the manifests. ``None`` where the next entries may change what is known: the last one
+        can't be read, or it is not known what a damaged one did."""
+        known = [KnownDamage(d.slot, d.effect, d.parent) for d in self.damage if d.effect != "unclear"]
+        if self._write_id is None or self.term is None or len(known) < len(self.damage):
+            return None
+        return LogSummary(
+            next_slot=self.next_slot,
+            write_id=self._write_id,
+            term=self.term,
+            gang=self.gang,
+            last_id=self.last_id,
+            oldest_restorable=self.oldest_restorable,
+            lineage=tuple(self._lineage),
+            left=tuple(sorted(self._left)),
+            held=tuple(sorted(self._manifests)),
+            damage=tuple(known),
+        )
+
+    def _resume(self, summary: LogSummary, entries: Sequence[LogRecord]) -> None:
+        """Be what the summary says, with the manifests from the log."""
+        found = {entry.slot: entry for entry in entries}
+        last = found.get(summary.next_slot - 1)
+        if last is None or isinstance(last, Damaged) or last.write_id != summary.write_id:
+            raise _unfit(summary.next_slot - 1)
+        for slot in summary.held:
+            entry = found.get(slot)
+            if not isinstance(entry, Commit):
+                raise _unfit(slot)
+            self._manifests[slot] = entry.manifest
+        for known in summary.damage:
+            damaged = found.get(known.slot)
+            if not isinstance(damaged, Damaged):  # a copy was put back: all is to be read anew
+                raise _unfit(known.slot)
+            self.damage += (replace(damaged, effect=known.effect, parent=known.parent),)
+        self._lost = {damaged.slot: damaged for damaged in self.damage if damaged.effect == "commit"}
+        self._lineage, self._left = list(summary.lineage), set(summary.left)
+        self.next_slot, self._write_id = summary.next_slot, summary.write_id
+        self.term, self.gang, self.last_id = summary.term, summary.gang, summary.last_id
+        self.oldest_restorable = summary.oldest_restorable
+
+
+def _unfit(slot: int) -> CorruptDataError:
+    return CorruptDataError(f"the summary of the log says something else than the log does slot={slot}")

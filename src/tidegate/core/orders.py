@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from tidegate.core.log import LogEntry, encode_entry
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry
+from tidegate.core.summary import LogSummary
 from tidegate.errors import CheckpointAbortedError
 
 # -- the log -------------------------------------------------------------------------------------------------
@@ -43,6 +44,13 @@ class WriteLatestHint:
     """Put the hint. AFTER the manifest is in the log; may fail."""
 
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSummary:
+    """Put the summary, over any other. AFTER its entries are in the log; may fail, and nobody waits for it."""
+
+    summary: LogSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +284,7 @@ Effect: TypeAlias = (
     PutEntry
     | ReadLog
     | WriteLatestHint
+    | WriteSummary
     | CollectGarbage
     | SendStarted
     | SendInject

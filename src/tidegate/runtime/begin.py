@@ -134,7 +134,7 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
     place = options.checkpoint.place(options.store)
     if place is not None:
         return settled(place)
-    return store if store is not None and LogStore(open_store(store), job).read() else None
+    return store if store is not None and LogStore(open_store(store), job).begun() else None
 
 
 def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> ControlServer:

@@ -8,6 +8,7 @@ import threading
 from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.retain import garbage
+from tidegate.core.summary import LogSummary
 from tidegate.errors import RetryableError, TidegateError
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
@@ -35,13 +36,19 @@ class Chores:
         return ev.PutAnswered(effect.slot, effect.write_id, answer)
 
     def read(self, from_slot: int) -> ev.Event:
-        return ev.LogRead(tuple(entry for entry in self._log.read() if entry.slot >= from_slot))
+        return ev.LogRead(tuple(self._log.behind(from_slot)))
 
     def write_hint(self, epoch: int) -> None:
         try:
             self._log.store.put(self._log.paths.latest, str(epoch).encode())
         except (TidegateError, OSError) as error:
             log.warning("the hint at the latest checkpoint could not be written: %s job=%s", error, self._log.paths.job)
+
+    def write_summary(self, summary: LogSummary) -> None:
+        try:
+            self._log.write_summary(summary)
+        except (TidegateError, OSError) as error:
+            log.warning("the summary of the log could not be written: %s job=%s", error, self._log.paths.job)
 
     def want_collected(self, effect: do.CollectGarbage) -> bool:
         """Note the newest order, which says all that those before it said. True: ``collect_wanted`` has to be called.

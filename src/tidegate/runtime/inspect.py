@@ -116,9 +116,9 @@ def find(
     """
     store = existing_store(url)
     name = job if job is not None else _only_job(store, operator)
-    entries = LogStore(store, name).read()
     if epoch is None:
-        return Found(store, _next_start(LogView(entries), name, store))
+        return Found(store, _next_start(LogStore(store, name).view(), name, store))
+    entries = LogStore(store, name).read()
     for damaged in (entry for entry in entries if isinstance(entry, Damaged) and entry.slot == epoch):
         raise CorruptDataError(damaged.why, path=damaged.path)
     manifests = {entry.manifest.epoch: entry.manifest for entry in entries if isinstance(entry, Commit)}
@@ -141,7 +141,7 @@ def _next_start(view: LogView, job: str, store: Store) -> CheckpointManifest:
 def _only_job(store: Store, operator: str | None) -> str:
     names = jobs_in(store)
     if len(names) > 1 and operator is not None:
-        heads = {name: LogView(LogStore(store, name).read()).head for name in names}
+        heads = {name: LogStore(store, name).view().head for name in names}
         names = [name for name, head in heads.items() if head is not None and operator in head.plan] or names
     if len(names) != 1:
         there = ", ".join(names) if names else "none"

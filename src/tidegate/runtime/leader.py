@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.adapt import UnalignedStreak
 from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
-from tidegate.core.log import LogRecord, LogView
+from tidegate.core.log import LogView
 from tidegate.core.resolve import (
     AlreadyFinished,
     Decision,
@@ -38,7 +38,7 @@ from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection, ca
 from tidegate.runtime.host import Launch
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.mailbox import Mailbox
-from tidegate.runtime.report import added_up, committed
+from tidegate.runtime.report import aborted, added_up, committed
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.savepoint import Savepoint
 from tidegate.runtime.sinks import Publisher
@@ -116,8 +116,8 @@ class Leader:
     def check(self) -> bool:
         """Read the log and refuse a start that can't be, before anything is started or changed. True: it is done. Blocks."""
         self._setup.publisher.check()
-        self._entries: Sequence[LogRecord] = self._setup.log.read()
-        view = LogView(self._entries)
+        self._read = self._setup.log.recent()
+        view = self._read.view()
         self._setup.log.warn_of(view.damage)
         decision = self._resolve(view)
         match decision:
@@ -138,8 +138,8 @@ class Leader:
     def run(self) -> None:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
-            self._handle(ev.LogRead(tuple(self._entries)))
-            self._entries = ()  # the coordinator keeps what may still be restored
+            self._handle(self._read)
+            self._read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
                 now_ms = self._clock.now_ms()
                 self._timers.run_due(now_ms)
@@ -325,6 +325,8 @@ class Leader:
                 self._later("log", self._chores.read, effect.from_slot)
             case do.WriteLatestHint():
                 self._later("hint", self._chores.write_hint, effect.epoch)
+            case do.WriteSummary():
+                self._later("hint", self._chores.write_summary, effect.summary)
             case do.CollectGarbage():
                 if self._chores.want_collected(effect):
                     self._later("garbage", self._chores.collect_wanted, None)
@@ -473,9 +475,7 @@ class Leader:
                 self._requests.committed(effect.requests, effect.epoch, wait=effect.manifest.is_savepoint)
             case do.CheckpointAborted():
                 log.warning("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
-                self._remember(
-                    {"checkpoint_id": effect.checkpoint_id, "epoch": None, "status": "aborted", "reason": effect.reason}
-                )
+                self._remember(aborted(effect))
                 self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
                 self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tidegate.core.orders import CheckpointCompleted
+from tidegate.core.orders import CheckpointAborted, CheckpointCompleted
 
 COUNTS = ("rows_in", "rows_read", "rows_out", "unaligned_count", "threshold_switches", "total_inflight_bytes")
 """Of the gang under way, all nodes together."""
@@ -43,3 +43,8 @@ def committed(effect: CheckpointCompleted) -> dict[str, Any]:
         "savepoint": manifest.savepoint,
         "committed_wall_ms": manifest.commit_wall_ms,
     }
+
+
+def aborted(effect: CheckpointAborted) -> dict[str, Any]:
+    """One that was given up, for people."""
+    return {"checkpoint_id": effect.checkpoint_id, "epoch": None, "status": "aborted", "reason": effect.reason}

@@ -41,7 +41,7 @@ class Verdict:
 
 def verify(store: Store, job: str, progress: Callable[[int], None] = lambda objects: None) -> Verdict:
     """Read everything that the retained checkpoints of a job name. Blocks as long as that takes."""
-    view, damage = _log(store, job)
+    view, damage = _log(LogStore(store, job), lambda log: LogView(log.read()))
     manifests = retained(view, floor_of(store, job))
     needed: dict[ObjectEntry, list[int]] = {}
     for manifest in manifests:
@@ -62,11 +62,10 @@ def retained(view: LogView, floor: int) -> tuple[CheckpointManifest, ...]:
     return tuple(m for m in view.retained() if m.is_savepoint or m.epoch >= floor)
 
 
-def _log(store: Store, job: str) -> tuple[LogView, list[Damage]]:
+def _log(log: LogStore, read: Callable[[LogStore], LogView]) -> tuple[LogView, list[Damage]]:
     """What the log adds up to, and what can't be read of it. A log that makes no sense at all says nothing."""
-    log = LogStore(store, job)
     try:
-        view = log.view()
+        view = read(log)
     except CorruptDataError as error:
         return LogView(), [Damage(error.path or log.paths.log_prefix, str(error))]
     return view, [Damage(each.path, each.why, _epochs(each)) for each in view.damage]
@@ -116,9 +115,9 @@ def collect(store: Store, job: str, retain: int, *, dry_run: bool = False) -> Co
     """
     if retain < 1:
         raise InvalidUseError(f"at least one checkpoint is retained retain={retain}")
-    paths = JobPaths(job)
+    paths, log = JobPaths(job), LogStore(store, job)
     for _ in range(LOOKS_MAX):
-        view, damage = _log(store, job)
+        view, damage = _log(log, LogStore.view)
         if damage and (view.head_is_lost or not view.next_slot):
             # A copy put back in its place would need what is there; once the job has gone on without it, nothing would.
             raise CorruptDataError(f"nothing is deleted while the log is damaged: {damage[-1].what}", path=damage[-1].path)
@@ -128,7 +127,7 @@ def collect(store: Store, job: str, retain: int, *, dry_run: bool = False) -> Co
         bound = collection_bound(view)
         listed = {info.path: info.size_bytes for prefix in paths.object_prefixes for info in store.list(prefix)}
         doomed = garbage(paths, listed, keep, bound)
-        if dry_run or len(LogStore(store, job).slots()) == view.next_slot:
+        if dry_run or not log.behind(view.next_slot):
             if not dry_run:
                 _delete(store, job, floor, doomed)
             return Collected(job, tuple(m.epoch for m in manifests), len(doomed), sum(listed[path] for path in doomed))
