@@ -11,7 +11,7 @@ import base64
 import binascii
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
@@ -295,6 +295,21 @@ def _is_place(place: Json) -> bool:
             return True
         case _:
             return False
+
+
+def resume_offsets(states: Iterable[object]) -> dict[str, Offset]:
+    """Where one checkpoint's subtasks of a source would go on, by split.
+
+    One that is missing was not begun, or read to its end, or can't be told: whoever deletes must take it for not begun.
+    """
+    found: dict[str, Offset] = {}
+    for state in states:
+        match state:
+            case {"open": dict(places)}:
+                found |= {split_id: place[0] for split_id, place in places.items() if _is_place(place)}
+            case _:
+                pass
+    return found
 
 
 def _lowest(split: Split) -> int:
