@@ -116,6 +116,13 @@ def test_splits_come_in_the_order_of_event_time_and_carry_it(tmp_path: Path) -> 
     assert reader.offset == 50
 
 
+def test_a_split_of_another_generation_is_refused(tmp_path: Path) -> None:
+    first = batch_source(Frame(rows(0, 5))).with_store(str(tmp_path), "p", fresh=False)
+    second = batch_source(Frame(rows(0, 5))).with_store(str(tmp_path), "p", fresh=True)
+    with pytest.raises(InvalidUseError, match="no split of this DataFrame"):
+        second.open(first.splits()[0], None)
+
+
 def test_a_start_without_state_computes_the_frame_anew_and_keeps_the_old_spool_apart(tmp_path: Path) -> None:
     first = batch_source(Frame(rows(0, 5))).with_store(str(tmp_path), "p", fresh=False)
     second = batch_source(Frame(rows(7, 3))).with_store(str(tmp_path), "p", fresh=True)

@@ -105,7 +105,7 @@ class DataFrameSource(_FrameSource):
     """The rows of a batch DataFrame, in the order of event time."""
 
     bounded = True
-    _chunks: tuple[Chunk, ...] = ()
+    _chunks: Mapping[str, Chunk] = {}
 
     def with_store(self, place: str, prefix: str, *, fresh: bool) -> DataFrameSource:
         """The same source over its spool in this store. Computes the DataFrame unless that was done before. Blocks."""
@@ -120,17 +120,17 @@ class DataFrameSource(_FrameSource):
         manifest = read_manifest(store, spool)
         check_schema(manifest.schema, self.schema, spool.root)
         source = self._spooled_at(place, spool)
-        source._chunks = tuple(sorted(manifest.chunks, key=_by_time))
+        source._chunks = {chunk.path: chunk for chunk in sorted(manifest.chunks, key=_by_time)}
         return source
 
     def splits(self) -> list[Split]:
         """One split per chunk, earliest event time first."""
-        where = self._where
-        return [Split(f"{where.generation}:{chunk.path}", chunk.lowest_time, chunk.rows) for chunk in self._chunks]
+        generation = self._where.generation
+        return [Split(f"{generation}:{chunk.path}", chunk.lowest_time, chunk.rows) for chunk in self._chunks.values()]
 
     def open(self, split: Split, offset: Offset) -> ChunkReader:
         """A reader of one chunk."""
-        chunk = next((c for c in self._chunks if split.id.endswith(f":{c.path}")), None)
+        chunk = self._chunks.get(split.id.removeprefix(f"{self._where.generation}:"))
         if chunk is None:
             raise InvalidUseError(f"this is no split of this DataFrame split={split.id}")
         start = 0 if offset is None else offset

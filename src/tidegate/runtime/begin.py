@@ -28,6 +28,7 @@ from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.splits import SplitList
 from tidegate.runtime.supply import Feeds, Spools, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import check_writable, local_path, open_store, settled
@@ -72,7 +73,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         check_writable(store)
     plan, keeps_spool = spooled(plan, place, options.spool)
     plan = supplied(plan, place or given, fresh=options.restore == "none")
-    splits = {spec.name: tuple(spec.source.splits()) for spec in _sources(plan)}
+    splits = {spec.name: SplitList.of(spec.source.splits()) for spec in _sources(plan)}
     _check_bounds(plan, options)
     secret = secrets.token_bytes(32)
     coordinator = DistributedCheckpointCoordinator(
