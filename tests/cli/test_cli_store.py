@@ -174,7 +174,7 @@ def test_show_tells_what_a_checkpoint_consists_of(store: Path, capsys: pytest.Ca
     assert document["operators"] == [
         {"operator": "per_key", "subtask": 0, "runs": 2, "rows": 6, "bytes": 103, "meta": {"late_rows": 3}}
     ]
-    assert document["sources"] == [{"operator": "bids", "subtask": 0, "state": {"file": 12}}]
+    assert document["sources"] == [{"operator": "bids", "subtask": 0, "state": {"file": 12}, "runs": []}]
     assert [entry["committable"] for entry in document["committables"]] == [{"files": ["part-1"]}]
     assert document["objects"][0]["size_bytes"] == 2_048
 

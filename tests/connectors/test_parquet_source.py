@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import pickletools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -357,10 +358,18 @@ def test_files_may_differ_in_the_order_of_columns_and_in_whether_they_may_be_nul
     check(source)
 
 
+def test_a_source_of_many_row_groups_is_shipped_as_columns(write_file: WriteFile, tmp_path: Path) -> None:
+    write_file("a.parquet", events(0, 2_000), row_group_size=1)
+    source = ParquetSource(tmp_path / "data", event_time="ts")
+    data = pickle.dumps(source)
+    assert len(source.splits()) == 2_000 and sum(1 for _ in pickletools.genops(data)) < 1_000
+    assert list(pickle.loads(data).splits()) == list(source.splits())
+
+
 def test_row_groups_without_rows_are_no_splits(write_file: WriteFile, tmp_path: Path) -> None:
     write_file("a.parquet", events(0, 0))
     source = ParquetSource(tmp_path / "data", event_time="ts")
-    assert source.splits() == []
+    assert list(source.splits()) == []
     assert source.schema.names == events(0, 0).schema.names
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +14,8 @@ from tidegate.connectors.generate import GenerateSource
 from tidegate.connectors.parquet import ParquetDirectorySource
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Json, Source
-from tidegate.runtime.continuous import ContinuousReader, marks
-from tidegate.runtime.operator import Restored
+from tidegate.runtime.continuous import SEAL_MARKS, ContinuousReader, mark, marks, sealed_marks
+from tidegate.runtime.operator import Restored, Run
 from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("n", pa.int64())])
@@ -65,7 +65,8 @@ def read(reader: ContinuousReader, polls: int = 20, max_rows: int = 1000) -> lis
 
 
 def states(*readers: ContinuousReader) -> list[Restored]:
-    return [Restored(number, dict(each.freeze().meta)) for number, each in enumerate(readers)]
+    frozen = [each.freeze() for each in readers]
+    return [Restored(number, dict(each.meta), each.runs) for number, each in enumerate(frozen)]
 
 
 def test_files_are_read_in_the_order_of_their_names_and_new_ones_later(folder: Path, clock: Clock) -> None:
@@ -216,6 +217,84 @@ def test_draining_ends_a_source_without_end(clock: Clock) -> None:
     source = reader(GenerateSource(splits=2), clock)
     source.drain()
     assert source.poll(10).finished and source.watermark == END_OF_TIME
+
+
+# -- what was read to its end ------------------------------------------------------------------------------------------
+
+
+def remembering(clock: Clock, count: int) -> ContinuousReader:
+    source = reader(GenerateSource(splits=1), clock)
+    for number in range(count):
+        source._remember(mark(str(number)))
+    return source
+
+
+def done(meta: Mapping[str, Json]) -> int:
+    return len(marks(meta["done"]))
+
+
+def test_what_a_checkpoint_says_of_finished_splits_stays_small_however_many_there_are(clock: Clock) -> None:
+    for count in (255, 256, 10_000, 100_000):
+        frozen = remembering(clock, count).freeze()
+        rows = [run.batch.num_rows for run in frozen.runs]
+        assert done(frozen.meta) == count % SEAL_MARKS and sum(rows) == count - count % SEAL_MARKS
+        assert rows == sorted(rows, reverse=True) and len(rows) <= count.bit_length() - 8
+        sealed = {bytes(each) for each in sealed_marks(frozen.runs)}
+        assert sealed | set(marks(frozen.meta["done"])) == {mark(str(number)) for number in range(count)}
+
+
+def test_a_hash_is_stored_again_only_when_runs_grow_into_one(clock: Clock) -> None:
+    source = remembering(clock, 0)
+    stored: dict[int, int] = {}
+    for number in range(64 * SEAL_MARKS):
+        source._remember(mark(str(number)))
+        if number % 100 == 0:  # a checkpoint
+            stored |= {run.uid: run.batch.num_rows for run in source.freeze().runs}
+    assert sum(stored.values()) <= 64 * SEAL_MARKS * 7
+
+
+def test_freezing_does_not_change_what_was_frozen(clock: Clock) -> None:
+    source = remembering(clock, SEAL_MARKS)
+    (run,) = source.freeze().runs
+    for number in range(SEAL_MARKS):
+        source._remember(mark(f"more {number}"))
+    assert run.batch.num_rows == SEAL_MARKS
+    assert [each.batch.num_rows for each in source.freeze().runs] == [2 * SEAL_MARKS]
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 2), (1, 3), (3, 1)])
+def test_a_late_file_is_read_once_whatever_its_name_and_times(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, old: int, new: int
+) -> None:
+    """Older than all that was read, and ahead of it by name; and nothing that was read is read again."""
+    monkeypatch.setattr("tidegate.runtime.continuous.SEAL_MARKS", 4)
+    for number in range(30):
+        put(folder, f"{number:02d}.parquet", number)
+    before = [reader(watched(folder), clock, subtask, old) for subtask in range(old)]
+    assert sorted(value for each in before for value in read(each, polls=40)) == list(range(30))
+    assert sum(len(each.freeze().runs) for each in before) > 0
+    late(folder, "00-late.parquet", 100)
+    clock.now += 1_000
+    assert [value for each in before for value in read(each)] == [100]
+    after = [reader(watched(folder), clock, subtask, new) for subtask in range(new)]
+    for each in after:
+        each.restore(states(*before))
+    late(folder, "0.parquet", 101)
+    os.utime(folder / "07.parquet")  # touched, or its mode changed: still the file that was read
+    assert [value for each in after for value in read(each, polls=40)] == [101]
+
+
+def late(folder: Path, name: str, time: int) -> None:
+    put(folder, f"{name}.away", time)
+    os.utime(folder / f"{name}.away", (1, 1))
+    os.rename(folder / f"{name}.away", folder / name)
+
+
+@pytest.mark.parametrize("column", [pa.array([b"x"]), pa.array([None], pa.binary(12)), pa.array([b"y" * 11], pa.binary(11))])
+def test_a_damaged_run_of_what_was_read_is_corrupt(clock: Clock, column: pa.Array) -> None:
+    state = Restored(0, dict(remembering(clock, 1).freeze().meta), (Run(pa.RecordBatch.from_arrays([column], ["mark"])),))
+    with pytest.raises(CorruptDataError, match="other columns"):
+        reader(GenerateSource(splits=1), clock).restore([state])
 
 
 @pytest.mark.parametrize("text", ["?", "AAAA", None, 7])

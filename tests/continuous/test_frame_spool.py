@@ -19,6 +19,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError, JobFailedError
 from tidegate.plan.connector import Source
 from tidegate.runtime.continuous import ContinuousReader
 from tidegate.runtime.operator import Restored
+from tidegate.store.base import Store
 from tidegate.store.open import open_store
 from tidegate.testing.connectors import check_source
 from tidegate.testing.store import Fault, FaultyStore
@@ -45,7 +46,7 @@ class Frame:
         return [
             chunk
             for number, batch in enumerate(self.partitions)
-            for chunk in write_chunks(store, spool, number, [batch], schema, event_time)
+            for chunk in write_chunks(store, spool, 0, number, [batch], schema, event_time)
         ]
 
     def feed(
@@ -62,14 +63,20 @@ class Stream(Frame):
     ) -> Callable[[], None]:
         self.appender = BatchAppender(open_store(place), spool)
         self.write = lambda *batches: self._write(place, spool, batches)
+        self.batch_id = -1 if self.appender._last is None else self.appender._last.batch_id
         self.fail = on_failure
         self.stopped = threading.Event()
         return self.stopped.set
 
-    def _write(self, place: str, spool: Spool, batches: tuple[pa.RecordBatch, ...]) -> list[Chunk]:
-        store = open_store(place)
-        pairs = enumerate(batches)
-        return [chunk for p, batch in pairs for chunk in write_chunks(store, spool, p, [batch], SCHEMA, "ts")]
+    def _write(self, place: str, spool: Spool, batches: tuple[pa.RecordBatch, ...]) -> None:
+        """Append the next micro-batch, one partition per record batch."""
+        self.batch_id += 1
+        append(self.appender, open_store(place), spool, self.batch_id, *batches)
+
+
+def append(appender: BatchAppender, store: Store, spool: Spool, batch_id: int, *batches: pa.RecordBatch) -> bool:
+    written = (write_chunks(store, spool, batch_id, p, [batch], SCHEMA, "ts") for p, batch in enumerate(batches))
+    return appender.append(batch_id, [chunk for chunks in written for chunk in chunks])
 
 
 def batch_source(frame: Frame) -> DataFrameSource:
@@ -109,6 +116,13 @@ def test_splits_come_in_the_order_of_event_time_and_carry_it(tmp_path: Path) -> 
     assert reader.offset == 50
 
 
+def test_a_split_of_another_generation_is_refused(tmp_path: Path) -> None:
+    first = batch_source(Frame(rows(0, 5))).with_store(str(tmp_path), "p", fresh=False)
+    second = batch_source(Frame(rows(0, 5))).with_store(str(tmp_path), "p", fresh=True)
+    with pytest.raises(InvalidUseError, match="no split of this DataFrame"):
+        second.open(first.splits()[0], None)
+
+
 def test_a_start_without_state_computes_the_frame_anew_and_keeps_the_old_spool_apart(tmp_path: Path) -> None:
     first = batch_source(Frame(rows(0, 5))).with_store(str(tmp_path), "p", fresh=False)
     second = batch_source(Frame(rows(7, 3))).with_store(str(tmp_path), "p", fresh=True)
@@ -119,7 +133,7 @@ def test_a_start_without_state_computes_the_frame_anew_and_keeps_the_old_spool_a
 
 def test_chunks_without_a_list_do_not_exist(tmp_path: Path) -> None:
     """Spark was killed while it spooled: nothing of that counts."""
-    list(write_chunks(open_store(tmp_path), Spool("p", 0), 0, [rows(0, 5)], SCHEMA, "ts"))
+    list(write_chunks(open_store(tmp_path), Spool("p", 0), 0, 0, [rows(0, 5)], SCHEMA, "ts"))
     frame = Frame(rows(10, 2))
     source = batch_source(frame).with_store(str(tmp_path), "p", fresh=False)
     assert frame.computed == 1 and [split.lowest for split in source.splits()] == [100]
@@ -161,7 +175,7 @@ def test_a_micro_batch_that_is_repeated_is_appended_once(tmp_path: Path) -> None
     store = open_store(tmp_path)
     spool = Spool("p", 0)
     appender = BatchAppender(store, spool)
-    chunks = list(write_chunks(store, spool, 0, [rows(0, 5)], SCHEMA, "ts"))
+    chunks = list(write_chunks(store, spool, 0, 0, [rows(0, 5)], SCHEMA, "ts"))
     assert appender.append(0, chunks) and not appender.append(0, chunks)
     after_a_crash = BatchAppender(store, spool)
     assert not after_a_crash.wants(0) and after_a_crash.wants(1)
@@ -202,13 +216,12 @@ def test_the_end_is_the_end(tmp_path: Path) -> None:
 def test_rows_of_a_stream_arrive_once_over_stops_and_other_parallelisms(tmp_path: Path) -> None:
     out, store = tmp_path / "out", tmp_path / "store"
     at = 0
-    for run, parallelism in enumerate((2, 3, 1)):
+    for parallelism in (2, 3, 1):
         frame = Stream()
         pipeline = tg.Pipeline("stream", tg.from_source(stream_source(frame)).write_parquet(out))
         job = start(pipeline, store, parallelism)
-        for step in range(4):
-            chunks = frame.write(*(rows(at + 10 * part, 10) for part in range(5)))
-            frame.appender.append(run * 4 + step, chunks)
+        for _ in range(4):
+            frame.write(*(rows(at + 10 * part, 10) for part in range(5)))
             at += 50
         until(lambda: len(numbers(out)) >= at, job)  # noqa: B023
         job.stop()
@@ -221,7 +234,7 @@ def test_a_stream_that_ends_finishes_its_job_and_empty_lanes_hold_no_window_back
     frame = Stream()
     counts = tg.from_source(stream_source(frame)).with_columns(one=1).key_by("one").window(tg.tumbling("1s"))
     job = start(tg.Pipeline("ends", counts.aggregate(n=tg.count()).write_parquet(out)), tmp_path / "store", 2)
-    frame.appender.append(0, frame.write(rows(0, 250)))
+    frame.write(rows(0, 250))
     until(lambda: numbers(out) == [100, 100], job)
     frame.appender.finish()
     assert job.await_termination(20) and job.status == "FINISHED"
@@ -258,8 +271,7 @@ def test_both_kinds_keep_the_contract_of_sources(tmp_path: Path) -> None:
     store, spool = open_store(tmp_path), Spool("stream", 0)
     appender = BatchAppender(store, spool)
     for number in range(3):
-        chunks = [c for p in range(10) for c in write_chunks(store, spool, p, [rows(number * 100, 100)], SCHEMA, "ts")]
-        appender.append(number, chunks)
+        append(appender, store, spool, number, *[rows(number * 100, 100)] * 10)
     check_source(source, rows_max=250, to_node=_pickled)
 
 

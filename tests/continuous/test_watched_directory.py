@@ -10,6 +10,10 @@ import pyarrow.parquet as pq
 from threads import start, until
 
 import tidegate as tg
+from tidegate.core.codec import encode
+from tidegate.core.manifest import CheckpointManifest
+from tidegate.runtime.logstore import LogStore
+from tidegate.store.open import open_store
 
 
 def put(folder: Path, name: str, first: int, rows: int) -> None:
@@ -41,6 +45,31 @@ def test_rows_of_files_that_appear_are_there_once_after_resumes_at_other_paralle
         job.stop()
         assert job.status == "STOPPED"
         assert numbers(out) == list(range(expected))
+
+
+def test_a_directory_of_many_files_does_not_make_manifests_long_and_a_late_file_is_read_once(tmp_path: Path) -> None:
+    source, out, store = tmp_path / "in", tmp_path / "out", tmp_path / "store"
+    for number in range(1_200):
+        put(source, f"{number:05d}.parquet", number, 1)
+    job = start(copied(source, out), store, 2)
+    until(lambda: job.metrics()["rows_in"] == 1_200, job)
+    first, second = (manifest(store, job.checkpoint()) for _ in range(2))
+    runs = [run for each in first.sources for run in each.runs]
+    assert runs and sum(run.rows for run in runs) > 600
+    assert [each.runs for each in second.sources] == [each.runs for each in first.sources], "stored once and named again"
+    assert len(encode(second)) < 1_200 * 16, "the hashes alone would be as long"
+    job.stop()
+    put(source, "0.parquet", 1_200, 1)
+    os.utime(source / "0.parquet", (1, 1))
+    job = start(copied(source, out), store, 3)
+    until(lambda: job.metrics()["rows_in"] == 1_201, job)
+    job.checkpoint()
+    job.stop()
+    assert numbers(out) == list(range(1_201))
+
+
+def manifest(store: Path, epoch: int) -> CheckpointManifest:
+    return LogStore(open_store(store), "copy").view().restorable(epoch)
 
 
 def test_windows_close_although_a_subtask_has_no_file_and_through_a_second_exchange(tmp_path: Path) -> None:

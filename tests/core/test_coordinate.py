@@ -554,6 +554,7 @@ def test_a_savepoint_keeps_its_objects() -> None:
     saved = driver.checkpoint(savepoint="here")
     driver.checkpoint()
     assert saved.object_paths() <= driver.last(orders.CollectGarbage).keep
+    assert saved in driver.last(orders.CollectGarbage).resumable
 
 
 def test_thousands_of_aborts_are_collected_although_nothing_commits() -> None:

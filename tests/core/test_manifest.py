@@ -112,6 +112,7 @@ def test_an_inline_run_has_a_limit() -> None:
         ({"committables": FULL["committables"] * 2}, "committable comes twice"),
         ({"objects": (*FULL["objects"], ObjectEntry(OWN, 9, 1))}, "object comes twice"),
         ({"sources": (SourceOffsetEntry("read", 2, None),)}, "no such subtask"),
+        ({"sources": (SourceOffsetEntry("read", 0, 7, (RunEntry(OWN, 5, 6, 1, 1),)),)}, "no listed object"),
         ({"committables": (CommittableEntry("out", 0, 0, 3, {}, 0),)}, "of another epoch"),
         ({"committables": (CommittableEntry("out", 0, 0, 3, {}, 4),)}, "of another epoch"),
         ({"committables": (CommittableEntry("out", 0, 0, 4, {}, 3),)}, "of another epoch"),

@@ -11,7 +11,13 @@ from driving import make_ack, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.manifest import CommittableEntry, ObjectEntry, OperatorSnapshotEntry, SourceOffsetEntry
+from tidegate.core.manifest import (
+    CommittableEntry,
+    ObjectEntry,
+    OperatorSnapshotEntry,
+    RunEntry,
+    SourceOffsetEntry,
+)
 from tidegate.core.prepare import ChannelRef, ChannelShape, PlanShape, PrepareAck, TaskReport
 from tidegate.errors import CorruptDataError, InvalidUseError
 
@@ -99,6 +105,8 @@ def test_uncovered_names_the_subtasks_without_a_node() -> None:
 def test_objects_that_no_entry_names_are_left_out() -> None:
     extra = ObjectEntry(PATHS.state(5, 9), 1, 1)
     assert replace(ACK, objects=(*ACK.objects, extra)).used_objects() == ACK.objects
+    source = SourceOffsetEntry("read", 1, {}, (RunEntry(extra.path, 0, extra.size_bytes, extra.crc32c, 1),))
+    assert replace(ACK, sources=(source,), objects=(*ACK.objects, extra)).used_objects() == (*ACK.objects, extra)
 
 
 @pytest.mark.parametrize(

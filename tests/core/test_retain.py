@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_log import commit, restore, takeover
 
-from tidegate.core.log import LogView
+from tidegate.core.log import Damaged, LogView
 from tidegate.core.manifest import ObjectEntry, OperatorSnapshotEntry, RunEntry
-from tidegate.core.retain import collection_bound, garbage, kept_objects, oldest_restorable
+from tidegate.core.retain import collection_bound, garbage, kept_objects, oldest_restorable, resumable
 from tidegate.errors import InvalidUseError
 
 VIEW = LogView([takeover(0), commit(1), commit(2, 1), commit(3, 2)])
@@ -71,6 +71,17 @@ def test_objects_inherited_from_a_parent_are_kept_as_long_as_a_manifest_names_th
 def test_a_savepoint_is_kept_for_ever() -> None:
     view = LogView([takeover(0), commit(1, savepoint="s"), commit(2, 1, oldest_restorable=2)])
     assert garbage(PATHS, [PATHS.state(1, 0), PATHS.state(2, 0)], kept_objects(view), 9) == []
+
+
+def test_sources_must_be_able_to_go_on_from_all_that_is_retained() -> None:
+    view = LogView([takeover(0), commit(1, savepoint="s"), commit(2, 1), commit(3, 2, oldest_restorable=3)])
+    assert [manifest.epoch for manifest in resumable(view)] == [1, 3]
+
+
+def test_sources_let_go_of_nothing_while_a_commit_can_not_be_read() -> None:
+    lost = Damaged(2, "job/log/2", "damaged", "commit", "commit")
+    view = LogView([takeover(0), commit(1), lost, commit(3, 2, oldest_restorable=3)])
+    assert view.retained() and resumable(view) == ()
 
 
 def test_what_a_restore_in_progress_reads_is_kept() -> None:

@@ -23,8 +23,9 @@ from runtime_world import World
 
 import tidegate as tg
 from tidegate.core.effects import Process
-from tidegate.core.manifest import INLINE_BYTES_MAX, CheckpointManifest
+from tidegate.core.manifest import INLINE_BYTES_MAX, CheckpointManifest, ObjectEntry, RunEntry
 from tidegate.core.messages import Event, Watermark
+from tidegate.core.paths import JobPaths
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
 from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import StateObjectWriter
@@ -106,6 +107,24 @@ def test_a_run_that_the_parent_has_is_named_and_not_written() -> None:
     assert second.bytes_written == encode_run(BATCH).length and objects == [own]
     _, objects, _ = stored(Frozen({}, (Run(BATCH),)), first.runs)
     assert objects == [], "an object whose runs are gone is not named any more"
+
+
+def test_a_source_s_run_has_an_object_of_its_own_however_small_and_is_put_once() -> None:
+    put: list[str] = []
+
+    def written(run: Run) -> tuple[RunEntry, ObjectEntry]:
+        put.append(JobPaths("w").shared(7, run.uid))
+        return RunEntry(put[-1], 0, 10, 1, run.batch.num_rows), ObjectEntry(put[-1], 10, 1)
+
+    old, new = Run(BATCH), Run(BATCH)
+    first = StateObjectWriter("unused", {})
+    first.add_apart(Frozen({}, (old,)), written)
+    assert first.bytes_apart == 10 and [entry.path for entry in first.finish(None)] == put
+    second = StateObjectWriter("unused", first.runs)
+    second.add_apart(Frozen({}, (old, new)), written)
+    objects = second.finish(None)
+    assert second.bytes_apart == 10 and len(put) == 2 and [entry.path for entry in objects] == put
+    assert [entry.path for entry in second.entries(Frozen({}, (new, old)))] == put[::-1]
 
 
 # -- attempts ------------------------------------------------------------------------------------------------------

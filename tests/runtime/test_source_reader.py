@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import pickle
+import pickletools
+import sys
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,10 +24,10 @@ from tidegate.runtime.source import (
     END_OF_TIME,
     SourceReader,
     compress,
-    digest,
     expand,
     floors,
 )
+from tidegate.runtime.splits import SplitList
 
 TABLE = events(120)
 
@@ -140,6 +145,16 @@ def test_a_drained_source_is_finished_and_its_cut_is_exact() -> None:
     assert sorted(before + read(again)) == rows_of(TABLE)
 
 
+def test_a_split_that_was_resumed_and_read_to_its_end_is_not_begun_any_more() -> None:
+    source = GatedSource(TABLE, splits=5, rows_per_poll=7)
+    (first,) = readers(source, 1)
+    read(first, polls=1)
+    (second,) = readers(source, 1, [first.freeze()])
+    assert [index for index, _, _ in second.freeze().meta["begun"]] == [0]  # type: ignore[misc, union-attr]
+    read(second)
+    assert second.freeze().meta["begun"] == []
+
+
 def test_more_subtasks_than_splits() -> None:
     gang = readers(GatedSource(TABLE, splits=2), 5)
     assert [reader.finished for reader in gang] == [False, False, True, True, True]
@@ -148,7 +163,78 @@ def test_more_subtasks_than_splits() -> None:
 
 def test_the_digest_depends_on_order_and_names() -> None:
     a, b = Split("a"), Split("b")
-    assert len({digest([a, b]), digest([b, a]), digest([a]), digest([])}) == 4
+    assert len({SplitList.of(each).digest for each in ([a, b], [b, a], [a], [])}) == 4
+
+
+# -- very many splits --------------------------------------------------------------------------------------------------
+
+MANY = [Split(f"{number}*a/file-{number}.parquet#1", number * 10, 7) for number in range(50_000)]
+
+
+def test_a_list_in_columns_is_the_list() -> None:
+    few = [Split("a", None, 3), Split("b", -(1 << 63), None), Split("ü", (1 << 63) - 1, 0)]
+    found = SplitList.of(few)
+    assert list(found) == few and [found[0], found[-1], *found[1:2]] == [few[0], few[-1], few[1]] and len(found) == 3
+    assert found.lowest([2, 0]) == [(1 << 63) - 1, None]
+    again = pickle.loads(pickle.dumps(found))
+    assert list(again) == few and again.digest == found.digest and SplitList.of(again) is again
+    with pytest.raises(IndexError):
+        found[3]
+
+
+@pytest.mark.parametrize("wrong", [Split("a", 1 << 63), Split("a", None, "7"), Split(7)])  # type: ignore[arg-type]
+def test_a_split_of_the_wrong_types_is_refused_before_it_is_shipped(wrong: Split) -> None:
+    with pytest.raises(InvalidUseError, match="64 bits"):
+        SplitList.of([wrong])
+
+
+def test_very_many_splits_are_shipped_as_columns_and_not_as_objects() -> None:
+    steps = pickletools.genops(pickle.dumps(SplitList.of(MANY), protocol=5))
+    assert sum(1 for _ in steps) < 1_000
+
+
+def test_freezing_takes_neither_longer_nor_more_memory_when_there_are_very_many_splits() -> None:
+    few, many = (_cost_of_freezing(MANY[:count]) for count in (500, 50_000))
+    assert many[0] == few[0], "as many lines run"
+    assert many[1] < 10_000 and few[1] < 10_000, "and nothing is copied"
+
+
+def _cost_of_freezing(splits: Sequence[Split]) -> tuple[int, int]:
+    """Lines run and bytes allocated at most by a checkpoint of a subtask that goes on where others were."""
+    source = GatedSource(TABLE, splits=1)
+    before = [SourceReader("s", source, splits, n, 2) for n in range(2)]
+    before[0]._position, before[1]._position = 40, 90
+    frozen = [Restored(n, dict(each.freeze().meta)) for n, each in enumerate(before)]
+    frozen[1].meta["begun"] = [[181, 3, 5], [182, 1, 2]]
+    reader = SourceReader("s", source, splits, 0, 3)
+    reader.restore(frozen)
+    return _lines_of(reader.freeze), _peak_of(reader.freeze)
+
+
+def _lines_of(action: Callable[[], object]) -> int:
+    lines = 0
+
+    def trace(frame: object, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += 1
+        return trace
+
+    former = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(former)
+    return lines
+
+
+def _peak_of(action: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.sets(st.integers(0, 200)))

@@ -55,7 +55,7 @@ class ReplaySource:
 
     def splits(self) -> list[Split]:
         """Those of the files, once per reading, in the order of their new event times."""
-        once = self.inner.splits()
+        once = list(self.inner.splits())
         return [
             Split(
                 f"{time}*{split.id}",

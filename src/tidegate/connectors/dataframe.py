@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol, Self
 from uuid import uuid4
@@ -30,9 +30,11 @@ from tidegate.connectors.framespool import (
     read_head,
     read_manifest,
     schema_text,
+    trim,
+    was_trimmed,
 )
 from tidegate.core.duration import Duration, parse_duration_ms
-from tidegate.errors import InvalidUseError
+from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.plan.expressions import need_column
 from tidegate.plan.units import in_unit, is_event_time
@@ -103,7 +105,7 @@ class DataFrameSource(_FrameSource):
     """The rows of a batch DataFrame, in the order of event time."""
 
     bounded = True
-    _chunks: tuple[Chunk, ...] = ()
+    _chunks: Mapping[str, Chunk] = {}
 
     def with_store(self, place: str, prefix: str, *, fresh: bool) -> DataFrameSource:
         """The same source over its spool in this store. Computes the DataFrame unless that was done before. Blocks."""
@@ -118,17 +120,17 @@ class DataFrameSource(_FrameSource):
         manifest = read_manifest(store, spool)
         check_schema(manifest.schema, self.schema, spool.root)
         source = self._spooled_at(place, spool)
-        source._chunks = tuple(sorted(manifest.chunks, key=_by_time))
+        source._chunks = {chunk.path: chunk for chunk in sorted(manifest.chunks, key=_by_time)}
         return source
 
     def splits(self) -> list[Split]:
         """One split per chunk, earliest event time first."""
-        where = self._where
-        return [Split(f"{where.generation}:{chunk.path}", chunk.lowest_time, chunk.rows) for chunk in self._chunks]
+        generation = self._where.generation
+        return [Split(f"{generation}:{chunk.path}", chunk.lowest_time, chunk.rows) for chunk in self._chunks.values()]
 
     def open(self, split: Split, offset: Offset) -> ChunkReader:
         """A reader of one chunk."""
-        chunk = next((c for c in self._chunks if split.id.endswith(f":{c.path}")), None)
+        chunk = self._chunks.get(split.id.removeprefix(f"{self._where.generation}:"))
         if chunk is None:
             raise InvalidUseError(f"this is no split of this DataFrame split={split.id}")
         start = 0 if offset is None else offset
@@ -180,6 +182,7 @@ class DataFrameStreamSource(_FrameSource):
     _lanes = LANES
     _token = ""
     _tail: SpoolTail | None = None
+    _trimmed = 0
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_tail": None}
@@ -195,7 +198,7 @@ class DataFrameStreamSource(_FrameSource):
         head = read_head(store, spool)
         check_schema(head.schema, self.schema, spool.root)
         source = self._spooled_at(place, spool)
-        source._lanes, source._token, source._tail = head.lanes, head.token, None
+        source._lanes, source._token, source._tail, source._trimmed = head.lanes, head.token, None, 0
         return source
 
     def feed(self, on_failure: OnFailure) -> Callable[[], None]:
@@ -211,16 +214,25 @@ class DataFrameStreamSource(_FrameSource):
         lane = next((lane for lane in range(self._lanes) if split == self.splits()[lane]), None)
         if lane is None:
             raise InvalidUseError(f"this is no split of this DataFrame split={split.id}")
-        match offset:
-            case None:
-                place = (0, 0, 0)
-            case [int(number), int(index), int(row)] if min(number, index, row) >= 0:
-                place = (number, index, row)
-            case _:
-                raise InvalidUseError(f"this is no offset of a lane split={split.id} offset={offset!r}")
+        place = _lane_place(offset, split.id)
         if self._tail is None:
             self._tail = SpoolTail(_opened(self._place), self._where)
+        self._tail.check(place[0])
         return LaneReader(self._tail, lane, self._lanes, self.schema, self.event_time, place)
+
+    def trim(self, resumes: Sequence[Mapping[str, Offset]]) -> None:
+        """Delete what lies before all of these checkpoints, of which each says where its lanes go on. Blocks; idempotent."""
+        needed = [first for resume in resumes if (first := self._first_needed(resume)) is not None]
+        if needed and min(needed) > self._trimmed:
+            trim(_opened(self._place), self._where, min(needed))
+            self._trimmed = min(needed)
+
+    def _first_needed(self, resume: Mapping[str, Offset]) -> int | None:
+        """The first micro-batch that this checkpoint needs: all of them if it does not say. ``None``: it is of another spool."""
+        lanes = [resume.get(split.id) for split in self.splits()]
+        if resume and all(lane is None for lane in lanes):
+            return None
+        return min(_lane_place(lane, self.name)[0] for lane in lanes)
 
 
 class SpoolTail:
@@ -241,6 +253,15 @@ class SpoolTail:
         """A micro-batch, if it is there."""
         with self._lock:
             return self._batch(number)
+
+    def check(self, number: int) -> None:
+        """Refuse a place whose micro-batch was trimmed: it would be waited for in vain."""
+        if self.batch(number) is None and was_trimmed(self.store, self._spool, number):
+            raise CorruptDataError(
+                "the checkpoint needs rows of a spooled DataFrame that were deleted because no checkpoint of the job's log needs "
+                f"them: restore a newer one path={self._spool.batch(number)}",
+                path=self._spool.batch(number),
+            )
 
     def _batch(self, number: int) -> MicroBatch | None:
         found = self._known.get(number)
@@ -305,6 +326,16 @@ class LaneReader:
 @lru_cache(maxsize=16)
 def _opened(place: str) -> Store:
     return open_store(place)
+
+
+def _lane_place(offset: Offset, split_id: str) -> tuple[int, int, int]:
+    match offset:
+        case None:
+            return 0, 0, 0
+        case [int(number), int(index), int(row)] if min(number, index, row) >= 0:
+            return number, index, row
+        case _:
+            raise InvalidUseError(f"this is no offset of a lane split={split_id} offset={offset!r}")
 
 
 def _by_time(chunk: Chunk) -> tuple[bool, int, str]:

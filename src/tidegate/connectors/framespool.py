@@ -2,11 +2,12 @@
 
 A batch DataFrame is spooled once: tasks write chunks under names that nobody shares, then the driver creates ``manifest.json``.
 A streaming one grows: one list per micro-batch, numbered without gaps, created once and never changed. A chunk that no list
-names does not exist, whatever a killed or repeated task left behind. So a list is the commit point of its rows.
+names does not exist, whatever a killed or repeated task left behind. So a list is the commit point of its rows. ``trim`` takes
+away the oldest micro-batches, and with them what such tasks left: a chunk's name says which micro-batch it was written for.
 
     {prefix}/g{generation}/manifest.json | spool.json        the whole list | the number of lanes
     {prefix}/g{generation}/batches/{number}.json             one micro-batch
-    {prefix}/g{generation}/chunks/{partition}-{token}-{k}.arrow
+    {prefix}/g{generation}/chunks/{Spark's batch id}-{partition}-{token}-{k}.arrow
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tidegate.core.codec import decode, encode
-from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError
+from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, RetryableError
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store
 
@@ -28,6 +29,7 @@ CHUNK_BYTES = 32 << 20
 CREATE_TRIES = 8
 _GENERATION = re.compile(r"g(\d{1,9})")
 _BATCH = re.compile(r"(\d{20})\.json")
+_CHUNK = re.compile(r"(\d{20})-\d{5,10}-[0-9a-f]{32}-\d{5,10}\.arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,14 @@ class Spool:
         """One micro-batch, by its place in the spool."""
         return f"{self.batches}/{number:020d}.json"
 
-    def chunk(self, partition: int, token: str, number: int) -> str:
+    @property
+    def chunks(self) -> str:
+        """What to list for rows."""
+        return f"{self.root}/chunks"
+
+    def chunk(self, batch_id: int, partition: int, token: str, number: int) -> str:
         """One object of rows."""
-        return f"{self.root}/chunks/{partition:05d}-{token}-{number:05d}.arrow"
+        return f"{self.chunks}/{batch_id:020d}-{partition:05d}-{token}-{number:05d}.arrow"
 
 
 def newest(store: Store, prefix: str) -> int | None:
@@ -181,13 +188,22 @@ def check_schema(stored: str, schema: pa.Schema, prefix: str) -> None:
 
 
 def write_chunks(
-    store: Store, spool: Spool, partition: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema, event_time: str | None
+    store: Store,
+    spool: Spool,
+    batch_id: int,
+    partition: int,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    event_time: str | None,
 ) -> Iterator[Chunk]:
-    """Write the rows of one partition. Names are new at every call, so a repeated task never meets its own leftovers."""
+    """Write the rows of one partition of a micro-batch, or of batch 0 of a batch DataFrame.
+
+    Names are new at every call, so a repeated task never meets its own leftovers.
+    """
     token = uuid4().hex
     for number, piece in enumerate(_pieces(batches, schema)):
         data = _chunk_bytes(piece, schema)
-        path = spool.chunk(partition, token, number)
+        path = spool.chunk(batch_id, partition, token, number)
         store.put(path, data)
         rows = sum(batch.num_rows for batch in piece)
         yield Chunk(path, partition, rows, len(data), crc32c(data), *_bounds(piece, event_time))
@@ -261,6 +277,41 @@ def read_batch(store: Store, spool: Spool, number: int) -> MicroBatch | None:
         return None
 
 
+def numbers(store: Store, spool: Spool) -> set[int]:
+    """The places of the micro-batches that are there."""
+    return {int(found[1]) for info in store.list(spool.batches) if (found := _named(_BATCH, info.path))}
+
+
+def trim(store: Store, spool: Spool, needed: int) -> None:
+    """Delete the micro-batches before this one. Blocks; idempotent, and a call for an earlier one changes nothing.
+
+    The last list of them stays: it says up to which of Spark's batches the spool goes, for an appender and for the next call.
+    Lists go first, so that whoever looks for rows that are gone is told so (``was_trimmed``). A crash leaves what the next call
+    finds. A list that a stale driver puts in a place that was freed is before all that is read, and goes again.
+    """
+    last = read_batch(store, spool, needed - 1) if needed else None
+    if last is None:
+        return
+    store.delete([spool.batch(number) for number in sorted(numbers(store, spool)) if number < needed - 1])
+    store.delete([info.path for info in store.list(spool.chunks) if _batch_id(info.path, last.batch_id + 1) <= last.batch_id])
+
+
+def was_trimmed(store: Store, spool: Spool, number: int) -> bool:
+    """True when this micro-batch is gone; False when it is there or is yet to come."""
+    later = any(found > number for found in numbers(store, spool))
+    return later and read_batch(store, spool, number) is None  # in this order: it may be appended meanwhile
+
+
+def _batch_id(path: str, otherwise: int) -> int:
+    """The batch that a chunk was written for."""
+    found = _named(_CHUNK, path)
+    return int(found[1]) if found else otherwise
+
+
+def _named(pattern: re.Pattern[str], path: str) -> re.Match[str] | None:
+    return pattern.fullmatch(path.rpartition("/")[2])
+
+
 class BatchAppender:
     """The driver's end of a growing spool. Each micro-batch is in it once, however often Spark repeats it."""
 
@@ -268,13 +319,12 @@ class BatchAppender:
         self._store = store
         self._spool = spool
         self._new_id = new_id
-        numbers = [_BATCH.fullmatch(info.path.rpartition("/")[2]) for info in store.list(spool.batches)]
-        self._next = max((int(found[1]) + 1 for found in numbers if found), default=0)
+        self._next = max(numbers(store, spool), default=-1) + 1
         self._last = read_batch(store, spool, self._next - 1) if self._next else None
 
     @property
     def appended(self) -> int:
-        """How many micro-batches there are."""
+        """How many micro-batches there were."""
         return self._next
 
     @property
@@ -289,6 +339,8 @@ class BatchAppender:
     def append(self, batch_id: int, chunks: Iterable[Chunk], *, end: bool = False) -> bool:
         """Make these rows part of the spool; False when they already were. Blocks; the rows are durable when it returns."""
         chosen = tuple(chunks)
+        if any(_batch_id(chunk.path, -1) != batch_id for chunk in chosen):
+            raise ProtocolError(f"chunks of another micro-batch would be trimmed at another time batch_id={batch_id}")
         while self.wants(batch_id):
             times = [None if self._last is None else self._last.highest_time, *(c.highest_time for c in chosen)]
             highest = max((time for time in times if time is not None), default=None)

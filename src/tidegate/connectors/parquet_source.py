@@ -34,6 +34,7 @@ from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Offset, Split, SplitReader
 from tidegate.plan.expressions import need_column, predicate
 from tidegate.plan.units import in_unit, is_event_time
+from tidegate.runtime.splits import SplitList
 
 Place = str | os.PathLike[str]
 
@@ -55,9 +56,8 @@ class ParquetSource:
     ) -> None:
         self._root, names = find_files(_paths(path))
         self._configure(plain_schema(self._path_of(names[0])), event_time, out_of_orderness)
-        self._files: tuple[FileFacts, ...] = tuple(
-            file_facts(self._root, name, self._schema, event_time) for name in names
-        )
+        self._file_count = len(names)
+        self._splits = _splits([file_facts(self._root, name, self._schema, event_time) for name in names])
 
     def _configure(self, schema: pa.Schema, event_time: str | None, out_of_orderness: Duration) -> None:
         self._schema = schema
@@ -74,7 +74,7 @@ class ParquetSource:
         return {**self.__dict__, "_footer": None}
 
     def __repr__(self) -> str:
-        return f"ParquetSource({self._root!r}, files={len(self._files)})"
+        return f"ParquetSource({self._root!r}, files={self._file_count})"
 
     @property
     def path(self) -> str:
@@ -120,17 +120,9 @@ class ParquetSource:
         source._tested = self._tested | tested
         return source
 
-    def splits(self) -> list[Split]:
+    def splits(self) -> Sequence[Split]:
         """One split per row group that has rows, earliest event time first; unknown ones before."""
-        found = [
-            (file, number, group) for file in self._files for number, group in enumerate(file.row_groups)
-        ]
-        found.sort(key=lambda each: (each[2].lowest is not None, each[2].lowest or 0, each[0].name, each[1]))
-        return [
-            Split(f"{file.name}#{number}@{file.fingerprint}", group.lowest, group.rows)
-            for file, number, group in found
-            if group.rows
-        ]
+        return self._splits
 
     def open(self, split: Split, offset: Offset) -> SplitReader:
         """A reader of one row group. Refuses a file that is not the one the split was made from."""
@@ -182,6 +174,18 @@ def _paths(path: Place | Sequence[Place]) -> list[str]:
     if not isinstance(path, Iterable) or not path:
         raise InvalidUseError(f"path must be a path or a list of paths path={path!r}")
     return [local_path(each) for each in path]
+
+
+def _splits(files: Iterable[FileFacts]) -> SplitList:
+    found = [(file, number, group) for file in files for number, group in enumerate(file.row_groups)]
+    found.sort(key=lambda each: (each[2].lowest is not None, each[2].lowest or 0, each[0].name, each[1]))
+    return SplitList.of(
+        [
+            Split(f"{file.name}#{number}@{file.fingerprint}", group.lowest, group.rows)
+            for file, number, group in found
+            if group.rows
+        ]
+    )
 
 
 def _split_parts(split_id: str) -> tuple[str, int, str]:

@@ -19,7 +19,7 @@ from tidegate.core.log import Commit, encode_entry
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry, CommittableKey
 from tidegate.core.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.core.prepare import PlanShape, PrepareAck
-from tidegate.core.retain import kept_objects, oldest_restorable
+from tidegate.core.retain import kept_objects, oldest_restorable, resumable
 from tidegate.core.schedule import Schedule
 from tidegate.errors import (
     BarrierInjectionFailed,
@@ -329,7 +329,8 @@ class DistributedCheckpointCoordinator(Leader):
     def _collect(self) -> None:
         """There is no live attempt now, so the next id is the bound."""
         if self.config.auto_gc:
-            self._out.append(orders.CollectGarbage(self.next_id, kept_objects(self.log)))
+            collection = orders.CollectGarbage(self.next_id, kept_objects(self.log), resumable(self.log))
+            self._out.append(collection)
 
     def _abort(
         self, attempt: Attempt, error: CheckpointAbortedError, now_ms: int, *, failure: bool = True

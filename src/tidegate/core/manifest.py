@@ -96,11 +96,12 @@ class OperatorSnapshotEntry:
 
 @dataclass(frozen=True, slots=True)
 class SourceOffsetEntry:
-    """Where one subtask of one source stood at the cut."""
+    """Where one subtask of one source stood at the cut; in runs what of that would be long."""
 
     operator: str
     subtask: int
     state: object
+    runs: tuple[RunEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +307,7 @@ class CheckpointManifest:
                 raise InvalidUseError(
                     f"not an object of this job and of this or an earlier checkpoint path={path}"
                 )
-        for path, offset, length in byte_ranges(self.operators, self.inflight):
+        for path, offset, length in byte_ranges((*self.operators, *self.sources), self.inflight):
             if path not in sizes or offset + length > sizes[path]:
                 raise InvalidUseError(
                     f"names bytes that no listed object has path={path} offset={offset} length={length}"
@@ -314,10 +315,10 @@ class CheckpointManifest:
 
 
 def byte_ranges(
-    operators: Iterable[OperatorSnapshotEntry], inflight: Iterable[InFlightEntry]
+    states: Iterable[OperatorSnapshotEntry | SourceOffsetEntry], inflight: Iterable[InFlightEntry]
 ) -> Iterator[tuple[str, int, int]]:
     """Path, offset and length of everything that is kept in objects."""
-    for entry in operators:
+    for entry in states:
         for run in entry.runs:
             if run.path is not None:
                 yield run.path, run.offset, run.length

@@ -57,11 +57,13 @@ class WriteSummary:
 class CollectGarbage:
     """List the job's objects and delete what ``retain.garbage`` says.
 
-    Bound and kept objects are of BEFORE the listing.
+    Bound and kept objects are of BEFORE the listing. Sources may let go of what lies before all of
+    ``resumable``; of nothing when that is empty.
     """
 
     bound: int
     keep: frozenset[str]
+    resumable: tuple[CheckpointManifest, ...] = ()
 
 
 # -- commands to a node. All carry gang and term, and the last committed epoch and id ------------------------

@@ -98,7 +98,7 @@ class PrepareAck:
 
     def used_objects(self) -> tuple[ObjectEntry, ...]:
         """The listed objects that an entry names; the rest is garbage and not the manifest's business."""
-        used = {path for path, _, _ in byte_ranges(self.operators, self.inflight)}
+        used = {path for path, _, _ in byte_ranges((*self.operators, *self.sources), self.inflight)}
         return tuple(entry for entry in self.objects if entry.path in used)
 
 

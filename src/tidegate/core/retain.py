@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 from tidegate.core.log import LogView
+from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.paths import JobPaths, checkpoint_of
 from tidegate.errors import InvalidUseError
 from tidegate.ids import CheckpointId
@@ -34,6 +35,14 @@ def kept_objects(view: LogView, restoring: Iterable[int] = ()) -> frozenset[str]
     manifests = {m.epoch: m for m in view.retained()}
     manifests |= {m.epoch: m for m in view.held() if m.epoch in protected}
     return frozenset(path for m in manifests.values() for path in m.object_paths())
+
+
+def resumable(view: LogView) -> tuple[CheckpointManifest, ...]:
+    """Where sources must be able to go on: everything retained.
+
+    Empty while a commit can't be read: it may have been a savepoint, and its copy elsewhere may be sound.
+    """
+    return () if view.lost_after(None) is not None else view.retained()
 
 
 def collection_bound(view: LogView) -> int:

@@ -28,7 +28,8 @@ from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
-from tidegate.runtime.supply import Feeds, supplied, temporary_directory
+from tidegate.runtime.splits import SplitList
+from tidegate.runtime.supply import Feeds, Spools, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import check_writable, local_path, open_store, settled
 
@@ -72,7 +73,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         check_writable(store)
     plan, keeps_spool = spooled(plan, place, options.spool)
     plan = supplied(plan, place or given, fresh=options.restore == "none")
-    splits = {spec.name: tuple(spec.source.splits()) for spec in _sources(plan)}
+    splits = {spec.name: SplitList.of(spec.source.splits()) for spec in _sources(plan)}
     _check_bounds(plan, options)
     secret = secrets.token_bytes(32)
     coordinator = DistributedCheckpointCoordinator(
@@ -91,6 +92,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     def launch(gang: int, restore_url: str | None) -> Launch:
         return Launch(replace(base, gang=gang), address[0], secret, place, restore_url, options.bind, options.tls)
 
+    savepoint = None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape)
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
@@ -104,7 +106,8 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         checkpointing=options.checkpoint.enabled,
         restarts=options.restarts,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
-        savepoint=None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape),
+        savepoint=savepoint,
+        spools=Spools.of(plan, None if savepoint is None else savepoint.manifest),
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader", close_limit_s=LEADER_CLOSE_S))
     finished = leader.check()

@@ -30,7 +30,7 @@ from tidegate.core.prepare import ChannelRef, PrepareAck, TaskReport
 from tidegate.errors import CheckpointAbortedError, RetryableError, TidegateError
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge, SourceSpec
-from tidegate.runtime.operator import Frozen
+from tidegate.runtime.operator import Frozen, Run
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.snapshotfile import Encoded, encode_inflight, encode_run
 from tidegate.runtime.task import StageTask, receivers
@@ -238,12 +238,12 @@ class Checkpointer:
             checkpoint_id=attempt.checkpoint_id,
             tasks=tuple(self._report(attempt, task) for task in self.tasks),
             operators=tuple(state.resolve(entry) for entry in operators),
-            sources=tuple(sources),
+            sources=tuple(SourceOffsetEntry(name, self._setup.node, f.meta, state.entries(f)) for name, f in sources),
             sinks=tuple(name for task in self.tasks for name in task.sinks),
             inflight=tuple(inflight),
             committables=tuple(self._committables(staged)),
             objects=tuple(objects),
-            bytes_uploaded=state.bytes_written + sum(flight.length for flight in inflight),
+            bytes_uploaded=state.bytes_written + state.bytes_apart + sum(flight.length for flight in inflight),
             duration_ms=self._now_ms() - attempt.begun_ms,
             unaligned=any(part.complete is not None and part.complete.unaligned for part in attempt.parts.values()),
             stats=tuple(self._stats(attempt, task) for task in self.tasks),
@@ -251,9 +251,9 @@ class Checkpointer:
 
     def _states(
         self, attempt: Attempt, writer: StateObjectWriter
-    ) -> tuple[list[tuple[str, Frozen]], list[SourceOffsetEntry]]:
+    ) -> tuple[list[tuple[str, Frozen]], list[tuple[str, Frozen]]]:
         operators: list[tuple[str, Frozen]] = []
-        sources: list[SourceOffsetEntry] = []
+        sources: list[tuple[str, Frozen]] = []
         source_names = {
             stage.operators[0].name
             for stage in self._setup.plan.stages
@@ -261,15 +261,24 @@ class Checkpointer:
         }
         for part in attempt.parts.values():
             for name, frozen in part.frozen.items():
+                # Without a store nobody can ever restore this: the last cut of such a job is for its sinks alone.
+                kept = frozen if self._store is not None else Frozen(frozen.meta)
                 if name in source_names:
-                    sources.append(SourceOffsetEntry(name, self._setup.node, frozen.meta))
+                    writer.add_apart(kept, partial(self._put_run, attempt.checkpoint_id))
+                    sources.append((name, kept))
                 else:
-                    # Without a store nobody can ever restore this: the last cut of such a job is for its sinks alone.
-                    kept = frozen if self._store is not None else Frozen(frozen.meta)
                     writer.add(kept)
                     operators.append((name, kept))
         writer.node = self._setup.node
         return operators, sources
+
+    def _put_run(self, checkpoint_id: int, run: Run) -> tuple[RunEntry, ObjectEntry]:
+        data = encode_run(run.batch)
+        path = self._paths.shared(checkpoint_id, f"{self._setup.node}-{run.uid}")
+        assert self._store is not None
+        self._store.put(path, *data.pieces)
+        checksum = data.crc32c()
+        return RunEntry(path, 0, data.length, checksum, run.batch.num_rows), ObjectEntry(path, data.length, checksum)
 
     def _report(self, attempt: Attempt, task: StageTask) -> TaskReport:
         complete = attempt.parts[task.name].complete
@@ -361,6 +370,7 @@ class StateObjectWriter:
         self._frozen: list[Frozen] = []
         self.runs: dict[int, tuple[RunEntry, ObjectEntry | None]] = {}
         self.bytes_written = 0
+        self.bytes_apart = 0
         self.node = 0
 
     def add(self, frozen: Frozen) -> None:
@@ -372,6 +382,15 @@ class StateObjectWriter:
                 data = encode_run(run.batch)
                 self._new[run.uid] = (data, self.bytes_written, run.batch.num_rows)
                 self.bytes_written += data.length
+
+    def add_apart(self, frozen: Frozen, put: Callable[[Run], tuple[RunEntry, ObjectEntry]]) -> None:
+        """Take a source's runs, an object each: manifests of weeks may name one, and must not keep anything else with it."""
+        for run in frozen.runs:
+            if run.uid not in self._known:
+                self.runs[run.uid] = put(run)
+                self.bytes_apart += self.runs[run.uid][0].length
+            else:
+                self.runs[run.uid] = self._known[run.uid]
 
     def finish(self, store: Store | None) -> list[ObjectEntry]:
         """Write the object, or keep everything inline if it is small. Gives every object that the runs name."""
@@ -392,6 +411,8 @@ class StateObjectWriter:
     def resolve(self, named: tuple[str, Frozen]) -> OperatorSnapshotEntry:
         """An operator's entry for the manifest."""
         name, frozen = named
-        return OperatorSnapshotEntry(
-            name, self.node, frozen.meta, tuple(self.runs[run.uid][0] for run in frozen.runs)
-        )
+        return OperatorSnapshotEntry(name, self.node, frozen.meta, self.entries(frozen))
+
+    def entries(self, frozen: Frozen) -> tuple[RunEntry, ...]:
+        """Where the runs are. AFTER ``finish``."""
+        return tuple(self.runs[run.uid][0] for run in frozen.runs)

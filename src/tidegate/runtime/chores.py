@@ -12,6 +12,7 @@ from tidegate.core.summary import LogSummary
 from tidegate.errors import RetryableError, TidegateError
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.supply import Spools
 
 log = logging.getLogger("tidegate")
 
@@ -19,9 +20,10 @@ log = logging.getLogger("tidegate")
 class Chores:
     """Performs orders that wait for the world. Each method blocks; no two of one executor run at once."""
 
-    def __init__(self, log_store: LogStore, publisher: Publisher) -> None:
+    def __init__(self, log_store: LogStore, publisher: Publisher, spools: Spools) -> None:
         self._log = log_store
         self._publisher = publisher
+        self._spools = spools
         self._lock = threading.Lock()
         self._wanted: do.CollectGarbage | None = None
         self._collecting = False
@@ -75,6 +77,7 @@ class Chores:
         try:
             listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
             store.delete(garbage(paths, listed, effect.keep, effect.bound))
+            self._spools.trim(effect.resumable)
         except (TidegateError, OSError) as error:
             log.warning("garbage was left for the next time: %s job=%s", error, self._log.paths.job)
 

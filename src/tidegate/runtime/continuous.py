@@ -1,8 +1,11 @@
 """One subtask's share of a source that never ends: several splits read in turn, new ones found on the way.
 
 Splits are known by their ids, not by their place in a list: the list grows. A split with an end waits until those ahead of it
-have been read; splits without an end are all open at once and take turns. What was read to its end is remembered by a hash of
-its id, so a checkpoint grows by sixteen characters per file and not by its name.
+have been read; splits without an end are all open at once and take turns.
+
+What was read to its end is remembered by a hash of its id, for ever. Nothing shorter would do: a file may appear under any name,
+and when it was written is not when it appeared, so neither names nor times have a mark below which all is known to be read. The
+newest hashes are in the checkpoint's manifest; older ones are in runs, which are stored once and named again.
 """
 
 from __future__ import annotations
@@ -11,18 +14,22 @@ import base64
 import binascii
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
+import pyarrow as pa
+
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Json, Offset, Polled, Source, Split, SplitReader
-from tidegate.runtime.operator import Frozen, Restored
+from tidegate.runtime.operator import Frozen, Restored, Run
 from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader, SourceReader
 
 DISCOVERY_INTERVAL_MS = 200
 IDLE_TIMEOUT_MS = 1_000
 MARK_BYTES = 12
+SEAL_MARKS = 256
+MARK = pa.binary(MARK_BYTES)
 
 
 @runtime_checkable
@@ -77,7 +84,7 @@ class ContinuousReader:
         self._seen: set[str] = set()
         self._done = bytearray()
         self._done_marks: set[bytes] = set()
-        self._done_text = ""
+        self._sealed: list[Run] = []
         self._resume: dict[str, tuple[Offset, int | None]] = {}
         self._turns: deque[OpenSplit] = deque()
         self._waiting: deque[Split] = deque()
@@ -137,6 +144,7 @@ class ContinuousReader:
         if polled.finished:
             current.reader.close()
             self._remember(mark(current.split.id))
+            self._seen.discard(current.split.id)  # a name takes more memory than its hash
             self._open_waiting()
         else:
             self._turns.append(current)
@@ -162,7 +170,7 @@ class ContinuousReader:
         self._refuse_lost()
 
     def _is_new(self, split_id: str) -> bool:
-        return split_id not in self._seen and self._owns(mark(split_id))
+        return split_id not in self._seen and (name := mark(split_id)) not in self._done_marks and self._owns(name)
 
     def _owns(self, mark_: bytes) -> bool:
         place = self._places.get(mark_) if self._discovering is None else int.from_bytes(mark_[:8], "little")
@@ -172,9 +180,7 @@ class ContinuousReader:
         """Line up the splits that are ours and not read yet, those that a checkpoint was in the middle of first."""
         fresh = [split for split in splits if self._is_new(split.id)]
         self._seen.update(split.id for split in fresh)
-        wanted = [split for split in fresh if mark(split.id) not in self._done_marks]
-        wanted.sort(key=lambda split: split.id not in self._resume)
-        for split in wanted:
+        for split in sorted(fresh, key=lambda split: split.id not in self._resume):
             if split.rows is None:
                 self._open(split)
             else:
@@ -225,17 +231,16 @@ class ContinuousReader:
         """Every split that is being read with its offset, and what was read to its end."""
         opened: dict[str, Json] = {each.split.id: [each.reader.offset, each.highest] for each in self._turns}
         opened |= {split_id: list(place) for split_id, place in self._resume.items()}
-        if len(self._done_text) * 3 != len(self._done) * 4:
-            self._done_text = base64.b64encode(self._done).decode()
         return Frozen(
             {
                 "continuous": True,
                 "rows": self.rows,
                 "open": opened,
-                "done": self._done_text,
+                "done": base64.b64encode(self._done).decode(),
                 "reached": self._reached,
                 "top": self._top,
-            }
+            },
+            tuple(self._sealed),
         )
 
     def restore(self, pieces: Sequence[Restored]) -> None:
@@ -264,13 +269,23 @@ class ContinuousReader:
             if self._owns(mark(split_id)):
                 offset, highest = place
                 self._resume[split_id] = (offset, highest)
-        for each in marks(piece.meta["done"]):
+        for each in (*marks(piece.meta["done"]), *sealed_marks(piece.runs)):
             if self._owns(each):
                 self._remember(each)
 
     def _remember(self, mark_: bytes) -> None:
         self._done += mark_
         self._done_marks.add(mark_)
+        if len(self._done) >= SEAL_MARKS * MARK_BYTES:
+            self._seal()
+
+    def _seal(self) -> None:
+        """Close a run. It takes in the runs before it that are as short: so there are few, and no hash is stored again often."""
+        pieces = [bytes(self._done)]
+        self._done.clear()
+        while self._sealed and self._sealed[-1].batch.num_rows * MARK_BYTES <= sum(map(len, pieces)):
+            pieces.insert(0, self._sealed.pop().batch.column(0).buffers()[1])
+        self._sealed.append(marks_run(b"".join(pieces)))
 
     def close(self) -> None:
         """Let go of the open splits."""
@@ -297,6 +312,21 @@ def _is_place(place: Json) -> bool:
             return False
 
 
+def resume_offsets(states: Iterable[object]) -> dict[str, Offset]:
+    """Where one checkpoint's subtasks of a source would go on, by split.
+
+    One that is missing was not begun, or read to its end, or can't be told: whoever deletes must take it for not begun.
+    """
+    found: dict[str, Offset] = {}
+    for state in states:
+        match state:
+            case {"open": dict(places)}:
+                found |= {split_id: place[0] for split_id, place in places.items() if _is_place(place)}
+            case _:
+                pass
+    return found
+
+
 def _lowest(split: Split) -> int:
     return BEGINNING_OF_TIME if split.lowest is None else split.lowest
 
@@ -304,6 +334,20 @@ def _lowest(split: Split) -> int:
 def mark(split_id: str) -> bytes:
     """A hash of a split's id: who reads it, and whether it was read."""
     return hashlib.blake2b(split_id.encode(), digest_size=MARK_BYTES).digest()
+
+
+def marks_run(data: bytes) -> Run:
+    """Hashes that won't change any more."""
+    column = pa.FixedSizeBinaryArray.from_buffers(MARK, len(data) // MARK_BYTES, [None, pa.py_buffer(data)])
+    return Run(pa.RecordBatch.from_arrays([column], ["mark"]))
+
+
+def sealed_marks(runs: Iterable[Run]) -> Iterator[bytes]:
+    """The hashes in these runs."""
+    for run in runs:
+        if run.batch.schema.types != [MARK] or run.batch.column(0).null_count:
+            raise CorruptDataError(f"a source's list of what was read has other columns schema={run.batch.schema!s:.100}")
+        yield from run.batch.column(0).to_pylist()
 
 
 def marks(text: Json) -> list[bytes]:

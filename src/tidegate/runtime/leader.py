@@ -42,6 +42,7 @@ from tidegate.runtime.report import aborted, added_up, committed
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.savepoint import Savepoint
 from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.supply import Spools
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
 from tidegate.wire._gen import control_pb2 as pb
@@ -75,6 +76,7 @@ class LeaderSetup:
     streak: UnalignedStreak = field(default_factory=UnalignedStreak)
     savepoint: Savepoint | None = None
     """Where to start from while the log has no commit."""
+    spools: Spools = field(default_factory=Spools)
 
 
 class Leader:
@@ -85,7 +87,7 @@ class Leader:
         self._clock = clock
         self._threads = threads
         self._machine = setup.coordinator
-        self._chores = Chores(setup.log, setup.publisher)
+        self._chores = Chores(setup.log, setup.publisher, setup.spools)
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._timers = Timers()
         self._gang: GangState | None = None
@@ -141,8 +143,7 @@ class Leader:
             self._handle(self._read)
             self._read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
-                now_ms = self._clock.now_ms()
-                self._timers.run_due(now_ms)
+                self._timers.run_due(self._clock.now_ms())
                 for action in self._mailbox.take(self._timers.wait_ms(self._clock.now_ms())):
                     if not self._over:  # what came together with the end must not change how the job ended
                         action()
@@ -458,8 +459,7 @@ class Leader:
                 log.warning("the gang was lost, starting again in %s ms: %s job=%s", wait_ms, cause.text, self.job)
                 self.status = "RESTARTING"
                 self._restarting_since = self._clock.now_ms()
-                event = ev.GangLost(gang.number, cause.text)
-                self._timers.at(self._clock.now_ms() + wait_ms, partial(self._handle, event))
+                self._timers.at(self._clock.now_ms() + wait_ms, partial(self._handle, ev.GangLost(gang.number, cause.text)))
 
     # -- outcomes --------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,16 @@ class RestorePlan:
             return
         name = task.stage.operators[0].name
         entries = [entry for entry in self._manifest.sources if entry.operator == name]
-        task.reader.restore([Restored(entry.subtask, cast("dict[str, Json]", entry.state)) for entry in entries])
+        same = self._manifest.parallelism == self._setup.parallelism  # then the runs of others say nothing about our splits
+        pieces = [
+            Restored(
+                entry.subtask,
+                cast("dict[str, Json]", entry.state),
+                tuple(Run(self._run(run)) for run in entry.runs if not same or entry.subtask == self._setup.node),
+            )
+            for entry in entries
+        ]
+        task.reader.restore(pieces)
 
     def _restore_operators(self, task: StageTask) -> None:
         specs = {spec.name: spec for spec in task.stage.operators}

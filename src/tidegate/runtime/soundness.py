@@ -88,7 +88,9 @@ def _fault(store: Store, entry: ObjectEntry) -> str | None:
 
 
 def _inline(store: Store, manifest: CheckpointManifest, job: str) -> list[Damage]:
-    runs = [run for entry in manifest.operators for run in entry.runs if run.inline is not None]
+    every = [run for entry in manifest.operators for run in entry.runs]
+    every += [run for entry in manifest.sources for run in entry.runs]
+    runs = [run for run in every if run.inline is not None]
     if all(crc32c(run.inline_bytes()) == run.crc32c for run in runs):
         return []
     return [Damage(JobPaths(job).log_entry(manifest.epoch), "the checksum of a run in it differs", (manifest.epoch,))]

@@ -6,13 +6,13 @@ time side by side, and what has been read is one number and one offset, however 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Json, Polled, Source, Split, SplitReader
 from tidegate.runtime.operator import Frozen, Restored
+from tidegate.runtime.splits import SplitList
 
 BEGINNING_OF_TIME = -(1 << 63)
 END_OF_TIME = (1 << 63) - 1
@@ -64,8 +64,7 @@ class SourceReader:
     def __init__(self, name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int) -> None:
         self._name = name
         self._source = source
-        self._splits = splits
-        self._digest = digest(splits)
+        self._splits = SplitList.of(splits)
         self._subtask = subtask
         self._parallelism = parallelism
         self._inherited: list[int] = []
@@ -86,7 +85,7 @@ class SourceReader:
         """Go on where the subtasks of a checkpoint were, at whatever parallelism they had."""
         done: set[int] = set()
         for piece in pieces:
-            if piece.meta.get("digest") != self._digest:
+            if piece.meta.get("digest") != self._splits.digest:
                 raise InvalidUseError(
                     f"the input of source {self._name!r} is not what the checkpoint was reading: files were changed, added or "
                     f"removed; put them back, or start with restore='none' source={self._name}"
@@ -115,11 +114,14 @@ class SourceReader:
         return [*expand(inherited, len(self._splits)), *own[:position]]
 
     def _assign(self) -> None:
+        """Take our share of what is left. The only step that takes longer the more splits there are."""
         done = set(self._inherited)
         share = range(self._subtask, len(self._splits), self._parallelism)
-        self._own = [index for index in share if index not in done]
+        self._own: Sequence[int] = [index for index in share if index not in done] if done else share
         self._position = 0
-        self._floor = floors([self._splits[index].lowest for index in self._own])
+        self._floor = floors(self._splits.lowest(self._own))
+        self._resume = {index: place for index, place in self._resume.items() if index in share and index not in done}
+        self._ranges = {"inherited": compress(self._inherited if self._subtask == 0 else ()), "own": compress(self._own)}
 
     @property
     def finished(self) -> bool:
@@ -148,7 +150,7 @@ class SourceReader:
 
     def _open(self) -> None:
         index = self._own[self._position]
-        offset, self._highest = self._resume.get(index, (None, None))
+        offset, self._highest = self._resume.pop(index, (None, None))
         self._reader = self._source.open(self._splits[index], offset)
 
     @property
@@ -164,14 +166,12 @@ class SourceReader:
         return min(highest - self._source.out_of_orderness, self._floor[self._position + 1])
 
     def freeze(self) -> Frozen:
-        """The position, in time that does not grow with what was read."""
-        inherited = self._inherited if self._subtask == 0 else []
+        """The position, in time that does not grow with what was read, or is to be."""
         return Frozen(
             {
-                "digest": self._digest,
+                "digest": self._splits.digest,
                 "rows": self.rows,
-                "inherited": compress(inherited),
-                "own": compress(self._own),
+                **self._ranges,
                 "position": self._position,
                 "begun": self._begun(),
             }
@@ -179,10 +179,9 @@ class SourceReader:
 
     def _begun(self) -> list[Json]:
         """Every split of ours that is read in part: the open one, and those that others had begun before a restore."""
-        left = self._own[self._position :]
-        begun = {index: self._resume[index] for index in self._resume if index in left}
+        begun = dict(self._resume)
         if self._reader is not None:
-            begun[left[0]] = (self._reader.offset, self._highest)
+            begun[self._own[self._position]] = (self._reader.offset, self._highest)
         return [[index, offset, highest] for index, (offset, highest) in sorted(begun.items())]
 
     def close(self) -> None:
@@ -199,12 +198,6 @@ def floors(lowest: Sequence[int | None]) -> list[int]:
     for value in reversed(lowest):
         result.append(min(result[-1], BEGINNING_OF_TIME if value is None else value))
     return result[::-1]
-
-
-def digest(splits: Sequence[Split]) -> str:
-    """Changes whenever the list of splits does."""
-    joined = "\n".join(split.id for split in splits)
-    return hashlib.sha256(joined.encode()).hexdigest()[:32]
 
 
 def compress(indices: Sequence[int]) -> list[Json]:

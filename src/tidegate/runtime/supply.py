@@ -1,7 +1,7 @@
 """Sources that need more than a node: some keep what they read in the job's store, some are fed by the driver.
 
 A source with ``with_store`` is given the store before its splits are asked for. One with ``feed`` is fed from the start of the
-job to its end; it says itself when that fails.
+job to its end; it says itself when that fails. One with ``trim`` is told what no checkpoint can need any more.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
+from tidegate.core.manifest import CheckpointManifest
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import OperatorSpec, PhysicalPlan, SourceSpec
+from tidegate.runtime.continuous import resume_offsets
 
 
 def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> PhysicalPlan:
@@ -70,6 +72,32 @@ class Feeds:
                 after()
 
         return both
+
+
+@dataclass(frozen=True, slots=True)
+class Spools:
+    """The sources, by name, that keep rows in the job's store until no checkpoint needs them.
+
+    ``pinned`` is the savepoint that the job was told to start from: the log may not know it.
+    """
+
+    sources: tuple[tuple[str, Any], ...] = ()
+    pinned: CheckpointManifest | None = None
+
+    @classmethod
+    def of(cls, plan: PhysicalPlan, pinned: CheckpointManifest | None) -> Spools:
+        """Those of a plan."""
+        specs = (spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SourceSpec))
+        return cls(tuple((spec.name, spec.source) for spec in specs if hasattr(spec.source, "trim")), pinned)
+
+    def trim(self, resumable: Sequence[CheckpointManifest]) -> None:
+        """Let go of what lies before all of these; of nothing when there are none. Blocks; idempotent.
+
+        They must be of the log as it was, with all of them committed: then a later leader needs nothing older either.
+        """
+        kept = (*resumable, self.pinned) if self.pinned is not None else resumable
+        for name, source in self.sources if resumable else ():
+            source.trim([resume_offsets(e.state for e in each.sources if e.operator == name) for each in kept])
 
 
 def temporary_directory(what: str) -> str:

@@ -60,7 +60,7 @@ class FrameFeeder:
     def fill(self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
         """Compute the DataFrame and write its rows, one task per partition. Blocks until all are written."""
         _check_shared(self._frame, place)
-        return written(self._frame, place, spool, schema, event_time)
+        return written(self._frame, place, spool, 0, schema, event_time)
 
     def feed(
         self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
@@ -116,7 +116,7 @@ class StreamFeed:
         """
         if self._appender.wants(batch_id):
             schema, event_time = self._columns
-            self._appender.append(batch_id, written(frame, self._place, self._spool, schema, event_time))
+            self._appender.append(batch_id, written(frame, self._place, self._spool, batch_id, schema, event_time))
 
     def _run(self) -> None:
         failures = 0
@@ -159,17 +159,21 @@ class StreamFeed:
             return self._query
 
 
-def written(frame: DataFrame, place: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
+def written(
+    frame: DataFrame, place: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None
+) -> list[Chunk]:
     """Write a DataFrame's rows; what tasks wrote that did not succeed is in no list."""
-    rows = frame.mapInArrow(_writer(place, spool, schema, event_time), RESULT).collect()
+    rows = frame.mapInArrow(_writer(place, spool, batch_id, schema, event_time), RESULT).collect()
     return [decode(Chunk, row.chunk.encode(), "spool") for row in rows]
 
 
-def _writer(place: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> Callable[[Batches], Batches]:
+def _writer(
+    place: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None
+) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
         context = TaskContext.get()
         assert context is not None
-        chunks = write_chunks(open_store(place), spool, context.partitionId(), batches, schema, event_time)
+        chunks = write_chunks(open_store(place), spool, batch_id, context.partitionId(), batches, schema, event_time)
         for chunk in chunks:
             yield pa.RecordBatch.from_pydict({"chunk": [encode(chunk).decode()]})
 
