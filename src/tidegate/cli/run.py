@@ -15,6 +15,7 @@ from tidegate.cli.load import load_pipeline, split_target
 from tidegate.cli.output import Output, shown
 from tidegate.cli.progress import Progress
 from tidegate.cli.watch import follow, summary
+from tidegate.runtime.interrupt import plain_interrupts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,7 +131,8 @@ def _stopping(job: Job) -> Iterator[None]:
     """Whatever ends the watching ends the job too, and a termination signal counts as an interrupt."""
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        with plain_interrupts():
+            yield
     except KeyboardInterrupt:
         job.stop()
         raise
