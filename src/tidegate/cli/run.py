@@ -15,6 +15,7 @@ from tidegate.cli.load import load_pipeline, split_target
 from tidegate.cli.output import Output, shown
 from tidegate.cli.progress import Progress
 from tidegate.cli.watch import follow, summary
+from tidegate.errors import InvalidUseError
 from tidegate.runtime.interrupt import plain_interrupts
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     from tidegate.spark.session import local_session
 
     path, _ = split_target(arguments.file)
+    if arguments.interval is not None and arguments.store is None:
+        raise InvalidUseError(f"checkpoints need a place: give --store with a directory or a URL interval={arguments.interval}")
     checkpoint = CheckpointConfig(interval=arguments.interval, unaligned=arguments.unaligned)
     pipeline = load_pipeline(arguments.file)
     _check_place(arguments.parallelism, checkpoint.place(arguments.store))

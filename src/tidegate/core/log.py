@@ -143,7 +143,7 @@ class LogView:
 
     def _check_reachable(self, epoch: int) -> None:
         if epoch not in self._parents:
-            raise InvalidUseError(f"there is no checkpoint with this epoch epoch={epoch}")
+            raise InvalidUseError(f"there is no checkpoint with this epoch, see `tidegate checkpoints` for others epoch={epoch}")
         if epoch < self.oldest_restorable:
             oldest = self.oldest_restorable
             raise InvalidUseError(f"this checkpoint is no longer retained epoch={epoch} oldest={oldest}")
