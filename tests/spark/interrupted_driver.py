@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import tidegate as tg
 
-ROWS, ROWS_PER_SECOND = 4_000, 2_000
+ROWS, ROWS_PER_SECOND = 8_000, 2_000
 
 
 def pipeline(out: Path) -> tg.Pipeline:

@@ -48,7 +48,7 @@ class Program:
             time.sleep(0.02)
 
     def interrupt(self) -> list[psutil.Process]:
-        """Ctrl-C: the signal goes to every process of the group, Spark's workers among them, which are given."""
+        """Ctrl-C: the signal goes to the whole group. Gives all processes below the program, whatever their group."""
         family = psutil.Process(self._process.pid).children(recursive=True)
         os.killpg(self._process.pid, signal.SIGINT)
         return family

@@ -1,6 +1,7 @@
 """What Ctrl-C and the end of the program mean for a job: it stops in good order, and nothing is started again.
 
-A terminal sends Ctrl-C to every process of the program: to the driver, and to Spark's Python workers on the same machine.
+A terminal sends Ctrl-C to every process of its foreground group. Of a local Spark that is the driver alone: the JVM ignores it,
+and Spark's daemon puts itself and the Python workers into a group of their own.
 """
 
 from __future__ import annotations
@@ -61,31 +62,12 @@ def plain_interrupts() -> Iterator[None]:
     stays. Does nothing in other threads than the main one: interrupts never come there.
     """
     previous = signal.getsignal(signal.SIGINT)
-    if not _in_main_thread() or not str(getattr(previous, "__module__", "")).startswith("pyspark."):
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not str(getattr(previous, "__module__", "")).startswith("pyspark."):
         yield
         return
-    with _handled_by(signal.default_int_handler):
-        yield
-
-
-@contextmanager
-def ignored_interrupts() -> Iterator[None]:
-    """While this lasts Ctrl-C does nothing here: the driver tells its nodes when to stop."""
-    if not _in_main_thread():
-        yield
-        return
-    with _handled_by(signal.SIG_IGN):
-        yield
-
-
-@contextmanager
-def _handled_by(handler: Any) -> Iterator[None]:
-    previous = signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()

@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.host import Launch, run_node
-from tidegate.runtime.interrupt import ignored_interrupts
 from tidegate.spark.cluster import await_slots
 from tidegate.spark.failure import reason
 
@@ -85,8 +84,7 @@ def _node_main(launch: Launch) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
         index = context.partitionId()
         # Spark's name for this machine is one that the others can dial.
         host = context.getTaskInfos()[index].address.rpartition(":")[0] or None
-        with ignored_interrupts():
-            outcome = run_node(launch, index, host=host)
+        outcome = run_node(launch, index, host=host)
         yield pa.RecordBatch.from_pydict({"node": [index], "outcome": [outcome]})
 
     return main
