@@ -308,8 +308,29 @@ REFUSED = {
     "join without a window": (lambda s: s.join(s, on="key", window=None), "a window is written like"),
     "write nowhere": (lambda s: s.write(object()), "write needs a Sink"),
     "parquet with an unknown option": (
-        lambda s: s.write_parquet("out", colour="red"),
-        "write_parquet: .*colour",
+        lambda s: s.write_parquet("out", compresion="zstd"),
+        "write_parquet: there is no option 'compresion', did you mean 'compression'. options=path, compression, file_bytes",
+    ),
+    "a window with an unknown option": (
+        lambda s: tg.tumbling("10s", lateness="1s"),
+        "tumbling: there is no option 'lateness', did you mean 'allowed_lateness'. options=size, allowed_lateness",
+    ),
+    "files with an unknown option": (
+        lambda s: tg.read_parquet("in", continous=True),
+        "read_parquet: there is no option 'continous', did you mean 'continuous'. options=path, event_time, out_of",
+    ),
+    "files that are watched only by half": (lambda s: tg.read_parquet("in", idle_timeout="1s"), "add continuous=True"),
+    "made-up rows with an unknown option": (
+        lambda s: tg.generate(row=5),
+        "generate: there is no option 'row', did you mean 'rows'. options=rows, rows_per_second, keys",
+    ),
+    "a DataFrame with an unknown option": (
+        lambda s: tg.from_dataframe(None, event_tme="ts"),
+        "from_dataframe: there is no option 'event_tme', did you mean 'event_time'",
+    ),
+    "certificates with an unknown option": (
+        lambda s: tg.Tls(cert="a", key="b", authority="c"),
+        "Tls: there is no option 'cert'.*options=certificate, key, authority, name",
     ),
     "a function that is none": (lambda s: s.for_each_batch(3), "for_each_batch needs a function"),
     "a bad name": (lambda s: s.named("a/b"), "the name of an operator"),

@@ -124,7 +124,7 @@ def test_run_refuses_wrong_options_before_it_starts_spark(
     ("options", "sentence"),
     [
         (["--parallelism", "0"], "parallelism is a whole number"),
-        (["--interval", "1s"], "no place to write"),
+        (["--interval", "1s"], "checkpoints need a place: give --store"),
         (["--interval", "1s", "--store", "/proc/nowhere"], "the store cannot be used"),
         (["--interval", "1s", "--store", "ftp://host/x"], "no store of this kind"),
     ],
@@ -202,3 +202,9 @@ def test_explain_gives_json(
 def test_explain_draws_mermaid(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(pipeline_file), "--format", "mermaid"]) == 0
     assert capsys.readouterr().out.startswith(("graph", "flowchart"))
+
+
+def test_a_python_that_lacks_what_tidegate_needs_passes_its_format_over() -> None:
+    program = "import sys; sys.modules['pyarrow'] = None; import pyspark_tidegate as p; print(hasattr(p, 'DefaultSource'))"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout) == (0, "False\n"), answer.stderr

@@ -199,14 +199,14 @@ def test_an_epoch_that_is_not_there_is_answered_with_those_that_are(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["show", str(store), "4", "--job", "bids"]) == 2
-    assert "there are 1, 2, 3, 5 epoch=4" in capsys.readouterr().err
+    assert "there are: 1, 2, 3, 5 epoch=4" in capsys.readouterr().err
 
 
 def test_many_epochs_are_given_as_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entries = [takeover(), *(commit("long", n, n - 1 or None) for n in range(1, 20))]
     write_log(tmp_path / "store", "long", entries)
     assert main(["show", str(tmp_path / "store"), "77"]) == 2
-    assert "there are 1 to 19 epoch=77" in capsys.readouterr().err
+    assert "there are: 1 to 19 epoch=77" in capsys.readouterr().err
 
 
 def test_the_samples_are_what_a_leader_writes() -> None:

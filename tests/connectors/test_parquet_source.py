@@ -284,19 +284,18 @@ def test_a_wrong_event_time_column_is_refused(source: ParquetSource, tmp_path: P
 # -- files -----------------------------------------------------------------------------------------
 
 
-def test_hidden_names_and_other_files_are_left_out(write_file: WriteFile, tmp_path: Path) -> None:
+def test_hidden_names_are_left_out(write_file: WriteFile, tmp_path: Path) -> None:
     for name in (
         "a.parquet",
         "_b.parquet",
         ".c.parquet",
         "_pending/d.parquet",
         ".x/e.parquet",
-        "day=1/f.parquet",
+        "deep/f.parquet",
     ):
         write_file(name, events(0, 3))
-    (tmp_path / "data" / "README").write_text("not Parquet")
     names = [split.id.partition("#")[0] for split in ParquetSource(tmp_path / "data").splits()]
-    assert names == ["a.parquet", "day=1/f.parquet"]
+    assert names == ["a.parquet", "deep/f.parquet"]
 
 
 def test_a_file_a_list_and_a_url_are_paths_too(write_file: WriteFile, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_an_epoch_is_taken_exactly() -> None:
 @pytest.mark.parametrize(
     ("entries", "epoch", "message"),
     [
-        (LOG, 9, "no checkpoint with this epoch"),
+        (LOG, 9, "no checkpoint with this epoch, see `tidegate checkpoints`"),
         ([*LOG, restore(4, 1)], 3, "left this checkpoint behind"),
         ([takeover(0), commit(1), commit(2, 1, oldest_restorable=2)], 1, "no longer retained"),
     ],

@@ -113,6 +113,44 @@ def test_rows_for_the_driver_come_once_whoever_is_killed(start: Start, data: Dat
     assert_same_rows(job.collect(), sql(data, "SELECT ts, key, value * 100 AS cents FROM bids"))
 
 
+def test_rows_for_the_driver_come_once_at_any_parallelism(start: Start, data: Data, tmp_path: Path) -> None:
+    """One node, two, one again, and a worker killed at each. A start may call again with what it publishes once more."""
+    called: dict[int, dict[int, list[pa.RecordBatch]]] = {}
+    shown = 0
+    for run, parallelism in enumerate((1, 2, 1)):
+        bids = read(data.bids, 5, parallelism)
+
+        def call(batch: pa.RecordBatch, epoch: int, run: int = run) -> None:
+            called.setdefault(epoch, {}).setdefault(run, []).append(batch)
+
+        some = bids.filter(col("kind") == 1).for_each_batch(call).named("called")
+        job = start(tg.Pipeline("driver", some, bids.select("ts", "key", "value").collect()), parallelism=parallelism)
+        wait_for_checkpoints(job, 2)
+        assert kill_node(job, parallelism - 1) is not None
+        if run == 2:
+            assert job.await_termination(60)
+        else:
+            wait_for_checkpoints(job, job.metrics()["checkpoints_committed"] + 3)
+            job.stop()
+        assert (job.restored_from is not None, job.metrics()["restarts"]) == (run > 0, 1)
+        assert shown < job.collect().num_rows < (BIDS if run < 2 else BIDS + 1), "every run gave some of the rows"
+        shown = job.collect().num_rows
+    assert_same_rows(job.collect(), sql(data, "SELECT ts, key, value FROM bids"))
+    _check_calls(called, sql(data, "FROM bids WHERE kind = 1"))
+
+
+def _check_calls(called: dict[int, dict[int, list[pa.RecordBatch]]], expected: pa.Table) -> None:
+    """An epoch that more than one run was called with had the same rows in each; together they are what is expected."""
+    epochs = []
+    for runs in called.values():
+        first, *again = (pa.Table.from_batches(batches) for _, batches in sorted(runs.items()))
+        for other in again:
+            assert_same_rows(other, first)
+        epochs.append(first)
+    assert {run for runs in called.values() for run in runs} == {0, 1, 2}, "every run called"
+    assert_same_rows(pa.concat_tables(epochs), expected)
+
+
 def test_a_finished_job_started_again_is_finished(start: Start, data: Data, tmp_path: Path) -> None:
     for again in (False, True):
         job = start(TUMBLING.pipeline(data, tmp_path / "out"))

@@ -7,9 +7,11 @@ from typing import Any
 from tidegate.api.sources import from_source
 from tidegate.api.stream import Stream
 from tidegate.core.duration import Duration
+from tidegate.core.options import strict_options
 from tidegate.errors import InvalidUseError
 
 
+@strict_options
 def from_dataframe(
     frame: Any,
     *,

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
+from tidegate.runtime.interrupt import plain_interrupts
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.savepoint import savepoint_place, shown_place, write_savepoint
 
@@ -52,10 +53,18 @@ class Job:
         return None
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait until the job has ended; False when ``timeout`` seconds passed first. Raises what made the job fail."""
+        """Wait until the job has ended; False when ``timeout`` seconds passed first. Raises what made the job fail.
+
+        Ctrl-C stops the job in good order and then raises ``KeyboardInterrupt``. A second one does not wait for that.
+        """
         if timeout is not None and (not isinstance(timeout, int | float) or not timeout >= 0):
             raise InvalidUseError(f"timeout is a number of seconds timeout={timeout!r}")
-        if not self._leader.ended.wait(timeout):
+        try:
+            with plain_interrupts():
+                ended = self._leader.ended.wait(timeout)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._interrupted()) from None
+        if not ended:
             return False
         if self._leader.error is not None:
             raise self._leader.error
@@ -113,6 +122,17 @@ class Job:
         from tidegate.spark.frames import committed_rows
 
         return committed_rows(spark, self._leader.publisher.outputs, sink)
+
+    def _interrupted(self) -> str:
+        """Stop; gives the sentence for the user."""
+        self.stop()
+        if self.status != "STOPPED":
+            return f"interrupted: the job had ended status={self.status} job={self.name}"
+        epochs = [each["epoch"] for each in self.checkpoints() if each["epoch"] is not None]
+        last = epochs[-1] if epochs else self.restored_from
+        if last is None:
+            return f"interrupted: the job was stopped and has no checkpoint, the next start begins afresh job={self.name}"
+        return f"interrupted: the job was stopped, the next start goes on from its last checkpoint epoch={last} job={self.name}"
 
     def _need_checkpoints(self, what: str) -> None:
         if not self._leader.checkpointing:

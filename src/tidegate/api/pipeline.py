@@ -93,7 +93,7 @@ class Pipeline:
         from tidegate.api.start import start_job
 
         return checked_call(
-            "start",
+            Pipeline.start,
             start_job,
             self,
             spark,

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidegate.api.stream import Stream
 from tidegate.core.duration import Duration
+from tidegate.core.options import check_options, option_names
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Source
 from tidegate.plan.expressions import need_column
@@ -39,9 +40,11 @@ def read_parquet(
     """
     from tidegate.connectors.parquet import ParquetDirectorySource, ParquetSource
 
+    if not continuous and {"schema", "idle_timeout"} & watching.keys():
+        raise InvalidUseError("read_parquet: schema and idle_timeout are for a directory that is watched: add continuous=True")
     kind = ParquetDirectorySource if continuous else ParquetSource
     times = {"event_time": event_time, "out_of_orderness": out_of_orderness}
-    source: Source = checked_call("read_parquet", kind, path, **times, **watching)
+    source: Source = checked_call(read_parquet, kind, path, **times, **watching)
     first = path if isinstance(path, str | os.PathLike) else path[0]
     return _stream(source, os.path.basename(os.path.abspath(first)))
 
@@ -51,7 +54,7 @@ def generate(rows: int | None = None, rows_per_second: float | None = None, **op
     from tidegate.connectors.generate import GenerateSource
 
     return from_source(
-        checked_call("generate", GenerateSource, rows=rows, rows_per_second=rows_per_second, **options)
+        checked_call(generate, GenerateSource, rows=rows, rows_per_second=rows_per_second, **options)
     )
 
 
@@ -69,8 +72,11 @@ def _stream(source: Source, identity: str) -> Stream:
     return Stream(Read(schema=source.schema, event_time=source.event_time, source=source, identity=identity))
 
 
-def checked_call(where: str, function: Callable[..., T], *values: Any, **options: Any) -> T:
-    """Call with a clear error for options that the function does not know."""
+def checked_call(public: Callable[..., object], function: Callable[..., T], *values: Any, **options: Any) -> T:
+    """Call what does the work of ``public``, with a clear error for options that neither of them knows."""
+    where = public.__name__
+    taken = option_names(function)[len(values) :]
+    check_options(where, (name for name in options if name not in taken), [*option_names(public), *taken])
     try:
         inspect.signature(function).bind(*values, **options)
     except TypeError as error:

@@ -187,7 +187,7 @@ class Stream:
         from tidegate.api.sources import checked_call
         from tidegate.connectors.parquet import ParquetSink
 
-        return self._written(checked_call("write_parquet", ParquetSink, path, **options), "write_parquet")
+        return self._written(checked_call(Stream.write_parquet, ParquetSink, path, **options), "write_parquet")
 
     def write(self, sink: Sink) -> Output:
         """Into any object that keeps the ``Sink`` protocol."""

@@ -8,6 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from tidegate.core.duration import Duration, parse_duration_ms
+from tidegate.core.options import strict_options
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import Window
 from tidegate.plan.units import in_unit
@@ -33,12 +34,14 @@ class TimeWindow:
         return Window(self.kind, size, slide, late)
 
 
+@strict_options
 def tumbling(size: Duration, *, allowed_lateness: Duration = 0) -> TimeWindow:
     """Windows of this length, one after the other, aligned to time 0."""
     size_ms = parse_duration_ms(size, name="size", minimum_ms=1)
     return TimeWindow("tumbling", size_ms, size_ms, _lateness(allowed_lateness))
 
 
+@strict_options
 def sliding(size: Duration, slide: Duration, *, allowed_lateness: Duration = 0) -> TimeWindow:
     """Windows of length ``size`` that start every ``slide``, aligned to time 0; they overlap."""
     size_ms = parse_duration_ms(size, name="size", minimum_ms=1)
@@ -55,6 +58,7 @@ def sliding(size: Duration, slide: Duration, *, allowed_lateness: Duration = 0) 
     return TimeWindow("sliding", size_ms, slide_ms, _lateness(allowed_lateness))
 
 
+@strict_options
 def session(gap: Duration, *, allowed_lateness: Duration = 0) -> TimeWindow:
     """Windows per key that end when no row has come for ``gap``: two rows less than ``gap`` apart share one.
 

@@ -60,8 +60,15 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
         output.say(f"{finding.state:8} {finding.check:12} {finding.detail}")
         if finding.advice:
             output.say(f"{'':21} -> {finding.advice}")
-    output.say("everything that was checked is fine" if not wrong else f"{len(wrong)} of {len(findings)} checks are wrong")
+    output.say(_verdict(findings, len(wrong)))
     return UNSOUND if wrong else 0
+
+
+def _verdict(findings: list[Finding], wrong: int) -> str:
+    if wrong:
+        return f"{wrong} of {len(findings)} checks are wrong"
+    advised = any(finding.advice for finding in findings)
+    return "nothing is wrong; see the advice above" if advised else "everything that was checked is fine"
 
 
 def _sheltered(check: Check) -> list[Finding]:

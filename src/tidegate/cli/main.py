@@ -46,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), FAILED)
     except TidegateError as error:
         return _complain(str(error), WRONG_CALL)
-    except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        # Only a run leaves a job behind that can go on; other verbs use jobs of their own and clear them away.
+        return _complain((arguments.verb == "run" and str(error)) or "interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone, as `head` does: no error, and Python must not report one at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

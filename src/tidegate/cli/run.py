@@ -15,6 +15,8 @@ from tidegate.cli.load import load_pipeline, split_target
 from tidegate.cli.output import Output, shown
 from tidegate.cli.progress import Progress
 from tidegate.cli.watch import follow, summary
+from tidegate.errors import InvalidUseError
+from tidegate.runtime.interrupt import plain_interrupts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +64,8 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     from tidegate.spark.session import local_session
 
     path, _ = split_target(arguments.file)
+    if arguments.interval is not None and arguments.store is None:
+        raise InvalidUseError(f"checkpoints need a place: give --store with a directory or a URL interval={arguments.interval}")
     checkpoint = CheckpointConfig(interval=arguments.interval, unaligned=arguments.unaligned)
     pipeline = load_pipeline(arguments.file)
     _check_place(arguments.parallelism, checkpoint.place(arguments.store))
@@ -130,7 +134,8 @@ def _stopping(job: Job) -> Iterator[None]:
     """Whatever ends the watching ends the job too, and a termination signal counts as an interrupt."""
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        with plain_interrupts():
+            yield
     except KeyboardInterrupt:
         job.stop()
         raise

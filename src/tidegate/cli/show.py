@@ -48,7 +48,7 @@ def find(logs: list[JobLog], epoch: int) -> tuple[JobLog, CheckpointManifest]:
         raise CorruptDataError(damaged[0].why, path=damaged[0].path)
     if not found:
         there = sorted({m.epoch for log in logs for m in log.commits()})
-        raise CheckpointNotFound(f"no checkpoint with this epoch; there are {_listed(there)} epoch={epoch}")
+        raise CheckpointNotFound(f"no checkpoint with this epoch; there are: {_listed(there)} epoch={epoch}")
     if len(found) > 1:
         names = ", ".join(log.job for log, _ in found)
         raise InvalidUseError(f"several jobs have this epoch: add --job with one of {names} epoch={epoch}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from tidegate.connectors.local import local_path
-from tidegate.connectors.parquet_files import file_facts, files_at, open_file, plain_schema, row_group_facts
+from tidegate.connectors.parquet_files import common_schema, file_facts, files_at, open_file, row_group_facts
 from tidegate.connectors.parquet_reader import RowGroupReader, SkippedReader
 from tidegate.connectors.parquet_source import ParquetSource, Place, checked_offset
 from tidegate.core.duration import Duration, parse_duration_ms
@@ -61,7 +61,7 @@ class ParquetDirectorySource(ParquetSource):
         file, self._footer = open_file(path, self._footer)
         file.close()
         group, row = _place(offset, self._footer.fingerprint, path)
-        return FileReader(self._opener(path), self._footer.fingerprint, self._footer.metadata.num_row_groups, group, row)
+        return FileReader(self._opener(split.id), self._footer.fingerprint, self._footer.metadata.num_row_groups, group, row)
 
     def _split(self, name: str) -> Split:
         facts = file_facts(self._root, name, self._schema, self._event_time)
@@ -70,11 +70,13 @@ class ParquetDirectorySource(ParquetSource):
         known = len(lowest) == len(groups) and lowest
         return Split(name, min(lowest) if known else None, sum(group.rows for group in groups))
 
-    def _opener(self, path: str) -> Callable[[int, int], GroupReader]:
+    def _opener(self, name: str) -> Callable[[int, int], GroupReader]:
+        path = self._path_of(name)
+
         def opened(number: int, row: int) -> GroupReader:
             file, self._footer = open_file(path, self._footer)
             facts = row_group_facts(file.metadata, number, path, self._event_field)
-            return self._row_group(file, path, number, facts, checked_offset(row, facts.rows, path))
+            return self._row_group(file, name, number, facts, checked_offset(row, facts.rows, path))
 
         return opened
 
@@ -131,7 +133,7 @@ def _first_schema(root: str) -> pa.Schema:
     names = _names(root)
     if not names:
         raise InvalidUseError(f"the directory has no file yet to take the columns from: give schema= path={root}")
-    return plain_schema(os.path.join(root, *names[0].split("/")))
+    return common_schema(root, names)
 
 
 def _names(root: str) -> list[str]:

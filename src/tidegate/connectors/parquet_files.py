@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from tidegate.connectors.local import file_errors
+from tidegate.connectors.parquet_partitions import guarantee, partition_fields, partition_values
 from tidegate.connectors.parquet_reader import Layout, plain_type
 from tidegate.errors import CorruptDataError, InvalidUseError
 
+_MAGIC = (b"PAR1", b"PARE")
 _TAIL_BYTES = 8
 _UNIT_NAMES = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
@@ -64,16 +66,21 @@ def find_files(paths: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def files_at(path: str) -> list[str]:
-    """The Parquet files at and below this path, in no order; pending names are left out."""
+    """The files at and below this path, in no order. Names that Spark takes for hidden are left out."""
     with file_errors(path):
         os.stat(path)
     if not os.path.isdir(path):
         return [path]
     found = []
     for directory, names, files in os.walk(path, onerror=_raise):
-        names[:] = [name for name in names if name[0] not in "_."]
-        found += [os.path.join(directory, n) for n in files if n.endswith(".parquet") and n[0] not in "_."]
+        names[:] = [name for name in names if not _is_hidden(name)]
+        found += [os.path.join(directory, name) for name in files if not _is_hidden(name)]
     return found
+
+
+def _is_hidden(name: str) -> bool:
+    """By Spark's rule. A column's name may begin with an underscore, and then so does its directory."""
+    return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith("._COPYING_")
 
 
 def _raise(error: OSError) -> None:
@@ -81,12 +88,32 @@ def _raise(error: OSError) -> None:
         raise error
 
 
-def plain_schema(path: str) -> pa.Schema:
-    """A file's columns without metadata, dictionaries and views as what they stand for. Whether a column may be null does not
-    count: files of one table often differ in that.
+def common_schema(root: str, names: Sequence[str]) -> pa.Schema:
+    """The columns of the first of these files, then those of the directories above all of them.
+
+    Without metadata, dictionaries and views as what they stand for. Whether a column may be null does not count: files of one
+    table often differ in that.
     """
+    path = path_of(root, names[0])
+    check_magic(path)
     with file_errors(path), pq.ParquetFile(path) as file:
-        return _plain(file.schema_arrow)
+        schema = _plain(file.schema_arrow)
+    return pa.schema([*schema, *partition_fields(names, schema.names)])
+
+
+def path_of(root: str, name: str) -> str:
+    """The path of a file of this name."""
+    return os.path.join(root, *name.split("/"))
+
+
+def check_magic(path: str) -> None:
+    """Refuse what some other program left among the files, with what to do about it."""
+    with file_errors(path), open(path, "rb") as file:
+        begin = file.read(4)
+    if begin not in _MAGIC:
+        raise CorruptDataError(
+            f"this is no Parquet file: move it elsewhere, or let its name begin with _ or . path={path}", path=path
+        )
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
@@ -116,10 +143,15 @@ def _fingerprint(path: str) -> str:
 
 def file_facts(root: str, name: str, schema: pa.Schema, event_time: str | None) -> FileFacts:
     """Read a footer and check it: the same columns as the others, no event time that is null."""
-    path = os.path.join(root, *name.split("/"))
+    path = path_of(root, name)
+    check_magic(path)
     file, footer = open_file(path)
     with file:
-        found = _plain(file.schema_arrow)
+        own = _plain(file.schema_arrow)
+        constants = partition_values(name, own.names, schema)
+        found = pa.schema([*own, *(pa.field(column, value.type) for column, value in constants.items())])
+        if event_time in constants:
+            raise InvalidUseError(f"an event time comes from the rows, not from a directory column={event_time} path={path}")
         if dict(_columns(found)) != dict(_columns(schema)) or len(found) != len(schema):
             raise InvalidUseError(
                 f"this file has other columns than the first: {_difference(schema, found)} path={path}"
@@ -134,8 +166,7 @@ def file_facts(root: str, name: str, schema: pa.Schema, event_time: str | None) 
 
 
 def _difference(expected: pa.Schema, found: pa.Schema) -> str:
-    here = {field.name: str(field) for field in found}
-    there = {field.name: str(field) for field in expected}
+    here, there = ({field.name: f"{field.name}: {field.type}" for field in schema} for schema in (found, expected))
     for name in [*there, *here]:
         if here.get(name) != there.get(name):
             return f"{name} is {here.get(name, 'missing')!r}, expected {there.get(name, 'nothing')!r}"
@@ -189,10 +220,13 @@ def excluded(path: str, number: int, facts: RowGroupFacts, layout: Layout, schem
     if layout.expression is None or (layout.event_time is not None and facts.highest is None):
         return False
     # Statistics leave out NaN, and Arrow then drops rows that pass: only whole numbers and times are safe.
-    if not layout.tested or not all(_is_exact(schema.field(name).type) for name in layout.tested):
+    from_rows = [name for name in layout.tested if name not in layout.constants]
+    if not layout.tested or not all(_is_exact(schema.field(name).type) for name in from_rows):
         return False
     with file_errors(path):
-        fragment = ds.ParquetFileFormat().make_fragment(path, LocalFileSystem(), row_groups=[number])
+        fragment = ds.ParquetFileFormat().make_fragment(
+            path, LocalFileSystem(), partition_expression=guarantee(layout.constants), row_groups=[number]
+        )
         return not fragment.subset(filter=layout.expression, schema=schema).row_groups
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.acero as acero
@@ -21,18 +21,28 @@ DECODE_ROWS_MAX = 262_144
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """What is read and what is given out: ``tested`` are the columns that the filter ``expression`` needs."""
+    """What is read and what is given out: ``tested`` are the columns that the filter ``expression`` needs, ``constants`` those
+    that have one value in the whole file and are not read.
+    """
 
     output: pa.Schema
     event_time: str | None
     expression: pc.Expression | None
     tested: tuple[str, ...]
+    constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
-        """Every column that must be read, once."""
+        """Every column that is needed, once."""
         event_time = () if self.event_time is None else (self.event_time,)
         return list(dict.fromkeys((*self.output.names, *event_time, *self.tested)))
+
+    def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """These rows with the constants that are needed."""
+        for name, value in self.constants.items():
+            if name in self.columns:
+                batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+        return batch
 
 
 class RowGroupReader:
@@ -95,12 +105,13 @@ class RowGroupReader:
 
     def _decode(self, size: int) -> Iterator[pa.RecordBatch]:
         skip = self._offset
-        batches = self._file.iter_batches(
-            batch_size=size, row_groups=[self._group], columns=self._layout.columns, use_threads=False
-        )
+        read = [name for name in self._layout.columns if name not in self._layout.constants]
+        # A batch without a column would have no rows: where only constants are needed, the first is read for its length.
+        columns = read or self._file.schema_arrow.names[:1]
+        batches = self._file.iter_batches(batch_size=size, row_groups=[self._group], columns=columns, use_threads=False)
         for batch in batches:
             if batch.num_rows > skip:
-                yield _plain(batch.slice(skip))
+                yield self._layout.complete(_plain(batch.slice(skip)))
             skip = max(0, skip - batch.num_rows)
 
     def _highest(self, batch: pa.RecordBatch) -> int | None:

@@ -21,13 +21,15 @@ from tidegate.connectors.parquet_files import (
     FileFacts,
     Footer,
     RowGroupFacts,
+    common_schema,
     excluded,
     file_facts,
     find_files,
     open_file,
-    plain_schema,
+    path_of,
     row_group_facts,
 )
+from tidegate.connectors.parquet_partitions import partition_values
 from tidegate.connectors.parquet_reader import Layout, RowGroupReader, SkippedReader
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import InvalidUseError
@@ -42,7 +44,8 @@ Place = str | os.PathLike[str]
 class ParquetSource:
     """Reads local Parquet files: a file, a directory (with what is below it) or a list of files.
 
-    Names that begin with ``_`` or ``.`` are left out. The list of files is taken when this is made.
+    Names that begin with ``_`` or ``.`` are left out. Directories such as ``day=1`` give a column. The list of files is taken
+    when this is made.
     """
 
     bounded = True
@@ -55,7 +58,7 @@ class ParquetSource:
         out_of_orderness: Duration = "0s",
     ) -> None:
         self._root, names = find_files(_paths(path))
-        self._configure(plain_schema(self._path_of(names[0])), event_time, out_of_orderness)
+        self._configure(common_schema(self._root, names), event_time, out_of_orderness)
         self._file_count = len(names)
         self._splits = _splits([file_facts(self._root, name, self._schema, event_time) for name in names])
 
@@ -136,12 +139,14 @@ class ParquetSource:
             )
         facts = row_group_facts(file.metadata, group_number, path, self._event_field)
         start = checked_offset(offset, facts.rows, split.id)
-        return self._row_group(file, path, group_number, facts, start)
+        return self._row_group(file, name, group_number, facts, start)
 
     def _row_group(
-        self, file: pq.ParquetFile, path: str, number: int, facts: RowGroupFacts, start: int
+        self, file: pq.ParquetFile, name: str, number: int, facts: RowGroupFacts, start: int
     ) -> RowGroupReader | SkippedReader:
-        layout = Layout(self.schema, self._event_time, self._expression, tuple(sorted(self._tested)))
+        path = self._path_of(name)
+        constants = partition_values(name, file.schema_arrow.names, self._schema) if "=" in name else {}
+        layout = Layout(self.schema, self._event_time, self._expression, tuple(sorted(self._tested)), constants)
         if excluded(path, number, facts, layout, self._schema):
             file.close()
             return SkippedReader(layout, facts.rows, facts.highest, start)
@@ -165,7 +170,7 @@ class ParquetSource:
         return in_unit("out_of_orderness", duration_ms, field.type)
 
     def _path_of(self, name: str) -> str:
-        return os.path.join(self._root, *name.split("/"))
+        return path_of(self._root, name)
 
 
 def _paths(path: Place | Sequence[Place]) -> list[str]:

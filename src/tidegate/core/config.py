@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from tidegate.core.align import UnalignedCheckpointConfig
 from tidegate.core.duration import Duration, parse_duration_ms
+from tidegate.core.options import strict_fields
 from tidegate.errors import DataDirRequired, InvalidUseError, WalRequiresCheckpoint
 
 GIB = 1 << 30
@@ -44,6 +45,7 @@ class UnalignedMode(StrEnum):
     NEVER = "never"
 
 
+@strict_fields
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     """How to checkpoint. Off unless ``interval`` is given. Durations: ``"10s"``, milliseconds, a timedelta.

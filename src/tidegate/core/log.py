@@ -169,7 +169,7 @@ class LogView:
                 f"a later restore left this checkpoint behind epoch={epoch} head={self.head_epoch}"
             )
         if epoch not in self._lineage:
-            raise InvalidUseError(f"there is no checkpoint with this epoch epoch={epoch}")
+            raise InvalidUseError(f"there is no checkpoint with this epoch, see `tidegate checkpoints` for others epoch={epoch}")
 
     def apply(self, entry: LogRecord) -> None:
         """Take the next entry. One that does not follow is ``CorruptDataError`` and changes nothing."""

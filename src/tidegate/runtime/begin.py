@@ -21,6 +21,7 @@ from tidegate.plan.physical import PhysicalPlan, SinkSpec, SourceSpec, Stage
 from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
 from tidegate.runtime.host import Launch
+from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader, LeaderSetup
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.savepoint import read_savepoint
@@ -126,6 +127,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         raise
     address.append(server.address)
     leader.on_end = feeds.then(server.close)
+    stop_at_exit(leader)
     threading.Thread(target=leader.run, name=f"tidegate-leader-{plan.job}", daemon=True).start()
     if finished:  # it only publishes once more
         leader.ended.wait(LEADER_CLOSE_S)

@@ -124,7 +124,7 @@ def find(
     manifests = {entry.manifest.epoch: entry.manifest for entry in entries if isinstance(entry, Commit)}
     if epoch not in manifests:
         there = ", ".join(map(str, sorted(manifests)[-12:])) or "none"
-        raise CheckpointNotFound(f"no checkpoint with this epoch; there are {there} epoch={epoch} job={name}")
+        raise CheckpointNotFound(f"no checkpoint with this epoch; there are: {there} epoch={epoch} job={name}")
     return Found(store, manifests[epoch])
 
 

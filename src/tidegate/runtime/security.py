@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
+from tidegate.core.options import strict_fields
 from tidegate.errors import InvalidUseError
 from tidegate.wire.connection import TlsContexts
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Pem: TypeAlias = str | os.PathLike[str] | bytes
 
 
+@strict_fields
 @dataclass(frozen=True, slots=True, repr=False)
 class Tls:
     """Certificates for the channels between nodes and to the driver.
