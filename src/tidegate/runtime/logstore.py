@@ -41,7 +41,7 @@ class LogStore:
 
     def read(self) -> list[LogRecord]:
         """Every entry, in order, damaged ones as such. One that was not written by this version is an error: fail closed."""
-        return self._each(self._record, self.slots())
+        return [self._record(slot) for slot in self.slots()]  # on a local disk threads would take twice as long
 
     def slots(self) -> list[int]:
         """The slots that are taken, in order."""
@@ -93,7 +93,7 @@ class LogStore:
                 path = self.paths.log_entry(start)
                 raise CorruptDataError(f"an entry of the log is missing before others path={path}", path=path)
             found.append(first)
-            found += (record for record in takewhile(lambda record: record is not None, window[1:]) if record)
+            found += (record for record in takewhile(bool, window[1:]) if record)
 
     def begun(self) -> bool:
         """True when there is any entry."""
