@@ -190,7 +190,7 @@ def test_a_given_schema_tells_their_types(write_file: WriteFile, tmp_path: Path)
 def test_every_file_counts_whatever_its_suffix_but_hidden_ones(write_file: WriteFile, tmp_path: Path) -> None:
     for name in ("plain", "a.parq", "b.snappy.parquet", "_k=1/c.parquet"):
         write_file(name, pa.table({"n": [1], **({"_k": [1]} if "=" not in name else {})}))
-    for name in ("_SUCCESS", ".a.parquet.crc", "_temporary/x.parquet", ".x/y.parquet", "d._COPYING_"):
+    for name in ("_SUCCESS", ".a.parquet.crc", "_temporary/x.parquet", ".x/y.parquet", "d._COPYING_", "e.parquet.tmp"):
         path = tmp_path / "data" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"no rows")

@@ -1,7 +1,8 @@
 """A directory of Parquet files that is watched: files that appear are read too, without end.
 
-A file must be whole when it appears under its name: write it elsewhere, or under a name that begins with ``_`` or ``.``, and
-rename it. It must not change afterwards. A split is a file, read row group by row group; files are read in the order of names.
+A file must be whole when it appears under its name: write it elsewhere, or under a name that begins with ``_`` or ``.`` or ends
+in ``.tmp``, and rename it. It must not change afterwards. A split is a file, read row group by row group; files are read in the
+order of names.
 """
 
 from __future__ import annotations

@@ -79,8 +79,11 @@ def files_at(path: str) -> list[str]:
 
 
 def _is_hidden(name: str) -> bool:
-    """By Spark's rule. A column's name may begin with an underscore, and then so does its directory."""
-    return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith("._COPYING_")
+    """By Spark's rule, and ``.tmp``, as a file is often called while it is written.
+
+    A column's name may begin with an underscore, and then so does its directory.
+    """
+    return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith(("._COPYING_", ".tmp"))
 
 
 def _raise(error: OSError) -> None:

@@ -44,8 +44,8 @@ Place = str | os.PathLike[str]
 class ParquetSource:
     """Reads local Parquet files: a file, a directory (with what is below it) or a list of files.
 
-    Names that begin with ``_`` or ``.`` are left out. Directories such as ``day=1`` give a column. The list of files is taken
-    when this is made.
+    Names that begin with ``_`` or ``.`` or end in ``.tmp`` are left out. Directories such as ``day=1`` give a column. The list of
+    files is taken when this is made.
     """
 
     bounded = True
