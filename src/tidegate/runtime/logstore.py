@@ -78,7 +78,7 @@ class LogStore:
         """Every entry from this slot on. Ends where a whole window of slots is empty.
 
         Slots are filled in order, so one that is missing before another is lost, unless it was written between two looks:
-        ``CorruptDataError``. If more than a window was lost in a row, a leader would write into the hole, and be stopped by the
+        ``CorruptDataError``. If a whole window was lost in a row, a leader would write into the hole, and be stopped by the
         first slot behind it that is taken; after that nobody can read the log without noticing.
         """
         found: list[LogRecord] = []
