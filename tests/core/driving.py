@@ -9,7 +9,7 @@ from coordination import CONFIG, NODES, PATHS, SHAPE
 
 from tidegate.core import events, orders
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.log import LogEntry
+from tidegate.core.log import LogRecord
 from tidegate.core.manifest import (
     CheckpointManifest,
     CommittableEntry,
@@ -76,7 +76,7 @@ class Driver:
     """One coordinator. Every method tells it something and gives back what it ordered in answer."""
 
     def __init__(
-        self, config: DistributedCheckpointConfig = CONFIG, log: tuple[LogEntry, ...] = (), **changes: Any
+        self, config: DistributedCheckpointConfig = CONFIG, log: tuple[LogRecord, ...] = (), **changes: Any
     ):
         self.machine = DistributedCheckpointCoordinator(SHAPE, replace(config, **changes), "me")
         self.now_ms = 0

@@ -45,7 +45,7 @@ def test_a_new_leader_counts_from_the_summary_that_it_read() -> None:
 
 
 def test_a_long_log_without_a_summary_gets_one_at_once() -> None:
-    driver = Driver(log=history(SUMMARY_EVERY)).lead()  # type: ignore[arg-type]
+    driver = Driver(log=history(SUMMARY_EVERY)).lead()
     assert summed(driver.orders) == [SUMMARY_EVERY + 1]
 
 
@@ -82,6 +82,6 @@ def test_the_final_checkpoint_has_the_log_summed_up_while_sinks_publish() -> Non
 
 def test_a_log_with_damage_of_unknown_effect_is_not_summed_up() -> None:
     log = (*history(SUMMARY_EVERY), torn(restore(SUMMARY_EVERY, 1)))
-    driver = Driver(log=log).start()  # type: ignore[arg-type]
+    driver = Driver(log=log).start()
     driver.checkpoint()
     assert driver.machine.log.damage and summed(driver.orders) == []

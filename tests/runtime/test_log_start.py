@@ -65,10 +65,10 @@ class Case:
     """A job that has committed a little, was killed, and has led for a day since."""
 
     def __init__(self, entries: int = 0, **options: Any) -> None:
-        self.store = Counting(open_store("memory://"))
+        self.store: Any = Counting(open_store("memory://"))
         self.source, self.sink = GatedSource(events(2_000), rows_per_poll=10, allowed=600), MemorySink()
-        self.world = World(plain(self.source, self.sink), 2, store=self.store, retain=3, **options)  # type: ignore[arg-type]
-        self.log = LogStore(self.store, "w")  # type: ignore[arg-type]
+        self.world = World(plain(self.source, self.sink), 2, store=self.store, retain=3, **options)
+        self.log = LogStore(self.store, "w")
         self.world.until(lambda: self.world.leader._committed >= 3)
         if entries:
             self.world.kill_leader()
@@ -152,7 +152,7 @@ def test_a_deposed_leader_that_puts_its_summary_over_a_newer_one_does_no_harm(ca
 
 
 def test_a_flipped_bit_in_the_summary_means_reading_everything(case: Case, caplog: pytest.LogCaptureFixture) -> None:
-    FaultyStore(case.store).flip_bit("w/_summary", 99)  # type: ignore[arg-type]
+    FaultyStore(case.store).flip_bit("w/_summary", 99)
     case.store.taken()
     assert state(case.log.view()) == state(whole(case))
     assert ("list", "w/log") in case.store.taken() and "checksum differs" in caplog.text
@@ -198,7 +198,7 @@ def test_damage_is_found_where_it_is_as_if_there_were_no_summary(case: Case, slo
     """In a manifest that the summary names, in the last entry that it counts, and behind it."""
     path = case.log.paths.log_entry(slot)
     copy = case.store.get(path)
-    FaultyStore(case.store).flip_bit(path, 5_000)  # type: ignore[arg-type]
+    FaultyStore(case.store).flip_bit(path, 5_000)
     damaged = case.log.view()
     assert state(damaged) == state(whole(case)) and [each.slot for each in damaged.damage] == [slot]
     assert ("its summary is of no use" in caplog.text) == (slot < 30)
@@ -231,7 +231,7 @@ def test_a_slot_that_is_lost_and_no_longer_needed_is_left_to_verify(case: Case) 
     before = state(case.log.view())
     case.store.delete([case.log.paths.log_entry(10)])
     assert state(case.log.view()) == before
-    (damage,) = verify(case.store, "w").damage  # type: ignore[arg-type]
+    (damage,) = verify(case.store, "w").damage
     assert "expected slot 10" in damage.what
 
 
@@ -251,12 +251,12 @@ def test_a_store_that_does_not_answer_is_no_reason_to_read_everything(case: Case
 def test_what_a_log_has_behind_a_slot_is_read_without_a_listing(case: Case) -> None:
     case.store.taken()
     assert [entry.slot for entry in case.log.behind(25)] == list(range(25, 40))
-    assert case.log.begun() and not LogStore(case.store, "v").begun()  # type: ignore[arg-type]
+    assert case.log.begun() and not LogStore(case.store, "v").begun()
     assert not [path for verb, path in case.store.taken() if verb == "list"]
 
 
 def test_collecting_needs_no_more_than_the_summary(case: Case) -> None:
-    done = collect(case.store, "w", 2)  # type: ignore[arg-type]
+    done = collect(case.store, "w", 2)
     assert done.kept_epochs == (38, 39) and ("list", "w/log") not in case.store.taken()
 
 
@@ -266,7 +266,7 @@ def test_collecting_looks_again_if_the_job_has_committed_meanwhile(case: Case) -
         case.grow(42)
 
     case.store.on_list = commit_once
-    assert collect(case.store, "w", 2).kept_epochs == (39, 41)  # type: ignore[arg-type]
+    assert collect(case.store, "w", 2).kept_epochs == (39, 41)
 
 
 # -- who writes it -----------------------------------------------------------------------------------------------------
@@ -291,7 +291,8 @@ def test_a_leader_writes_summaries_and_the_next_one_starts_from_them(often: None
 
 def test_a_summary_that_is_never_written_delays_nothing(often: None) -> None:
     case = Case()
-    case.world.leading.threads.executor("hint").run_one = lambda: None  # type: ignore[attr-defined]
+    hints: Any = case.world.leading.threads.executor("hint")
+    hints.run_one = lambda: None
     before = case.world.leader._committed
     case.world.until(lambda: case.world.leader._committed >= before + 10)
     assert ("put", "w/_summary") not in case.store.requests

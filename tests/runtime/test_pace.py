@@ -115,10 +115,11 @@ def test_a_source_waits_only_when_every_stage_that_it_feeds_has_enough() -> None
 def leads_of(*outputs: Any) -> int:
     """How many stages the source of this pipeline looks at, on the first of two nodes."""
     plan = tg.Pipeline("paced", *outputs).physical(2)
-    sources = [stage.operators[0] for stage in plan.stages if not stage.inputs]
-    splits: dict[str, Any] = {source.name: source.source.splits() for source in sources}  # type: ignore[attr-defined]
+    sources: list[Any] = [stage.operators[0] for stage in plan.stages if not stage.inputs]
+    splits = {source.name: source.source.splits() for source in sources}
     setup = NodeSetup(plan=plan, node=0, gang=1, parallelism=2, splits=splits, checkpoints=None)
-    assembly = assemble(setup, None, Inline(), lambda action: None, lambda: 0)  # type: ignore[arg-type]
+    nobody: Any = None  # nothing is frozen here
+    assembly = assemble(setup, nobody, Inline(), lambda action: None, lambda: 0)
     return sum(len(task.pace._leads) for task in assembly.tasks)
 
 
@@ -151,7 +152,8 @@ class _Counted:
 
     @property
     def offset(self) -> Offset:
-        return self._reader.offset
+        offset: Offset = self._reader.offset
+        return offset
 
     def poll(self, max_rows: int) -> Polled:
         time.sleep(0.005 if self._node else 0.001)

@@ -150,7 +150,8 @@ def test_a_split_that_was_resumed_and_read_to_its_end_is_not_begun_any_more() ->
     (first,) = readers(source, 1)
     read(first, polls=1)
     (second,) = readers(source, 1, [first.freeze()])
-    assert [index for index, _, _ in second.freeze().meta["begun"]] == [0]  # type: ignore[misc, union-attr]
+    begun: Any = second.freeze().meta["begun"]
+    assert [index for index, _, _ in begun] == [0]
     read(second)
     assert second.freeze().meta["begun"] == []
 
@@ -182,10 +183,10 @@ def test_a_list_in_columns_is_the_list() -> None:
         found[3]
 
 
-@pytest.mark.parametrize("wrong", [Split("a", 1 << 63), Split("a", None, "7"), Split(7)])  # type: ignore[arg-type]
-def test_a_split_of_the_wrong_types_is_refused_before_it_is_shipped(wrong: Split) -> None:
+@pytest.mark.parametrize("wrong", [("a", 1 << 63), ("a", None, "7"), (7,)])
+def test_a_split_of_the_wrong_types_is_refused_before_it_is_shipped(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidUseError, match="64 bits"):
-        SplitList.of([wrong])
+        SplitList.of([Split(*wrong)])
 
 
 def test_very_many_splits_are_shipped_as_columns_and_not_as_objects() -> None:

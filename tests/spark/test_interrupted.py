@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -127,8 +128,8 @@ def test_tidegate_run_that_is_interrupted_says_one_line(start: Start, tmp_path: 
 
 def test_a_handler_of_the_user_is_left_alone_while_waiting(start: Start, tmp_path: Path) -> None:
     """It may be the user's own way to stop: only PySpark's handler, which cancels all jobs, is put aside."""
-    sparks = signal.getsignal(signal.SIGINT)
-    assert sparks.__module__.startswith("pyspark")  # type: ignore[union-attr]
+    sparks: Any = signal.getsignal(signal.SIGINT)
+    assert sparks.__module__.startswith("pyspark")
     job = start(tg.Pipeline("endless", tg.generate(rows_per_second=1_000).write_parquet(tmp_path / "out")))
     wait_until("a running job", lambda: job.status == "RUNNING")
     called: list[int] = []
