@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tidegate.errors import InvalidUseError, RetryableError
-from tidegate.store.durable import TEMPORARY_PREFIX, DurableFileStore
+from tidegate.store.durable import (
+    AROUND_CACHE_MIN,
+    BLOCK_BYTES,
+    LUMP_BYTES,
+    TEMPORARY_PREFIX,
+    DurableFileStore,
+)
 
 
 @pytest.fixture
@@ -115,3 +123,108 @@ def test_a_directory_is_no_object(tmp_path: Path) -> None:
     with pytest.raises(InvalidUseError):
         store.put("a", b"x")
     assert store.create("a", b"x") is False
+
+
+# -- around the cache --------------------------------------------------------------------------------------------------
+
+SIZES = [
+    (AROUND_CACHE_MIN - 1,),
+    (AROUND_CACHE_MIN,),
+    (AROUND_CACHE_MIN + 1,),
+    (1, LUMP_BYTES, 4095),
+    (LUMP_BYTES - 1, 1, 0, 2 * LUMP_BYTES + BLOCK_BYTES),
+    (3 * LUMP_BYTES + 5, 7),
+]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_objects_of_any_size_are_stored_to_the_byte(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    pieces = [os.urandom(size) for size in sizes]
+    store = DurableFileStore(tmp_path)
+    store.put("a", b"something longer than what replaces it" * (4 << 16))
+    store.put("a", *pieces)
+    assert store.get("a") == b"".join(pieces)
+
+
+def test_threads_that_write_at_the_same_time_keep_their_bytes_apart(tmp_path: Path) -> None:
+    store = DurableFileStore(tmp_path)
+    objects = {f"o{number}": bytes([number]) * (5 * LUMP_BYTES + number) for number in range(8)}
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda item: store.put(*item), objects.items()))
+    assert all(store.get(name) == data for name, data in objects.items())
+
+
+@pytest.fixture
+def direct_files(tmp_path: Path) -> Path:
+    """A directory whose file system has what it takes."""
+    try:
+        os.close(os.open(tmp_path / "probe", os.O_CREAT | os.O_WRONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip(f"the file system of {tmp_path} has no O_DIRECT")
+    return tmp_path
+
+
+@pytest.fixture
+def direct_writes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For every write: did it go around the cache?"""
+    seen: list[bool] = []
+    real = os.writev
+
+    def writev(descriptor: int, pieces: list[memoryview]) -> int:
+        seen.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT))
+        return real(descriptor, pieces)
+
+    monkeypatch.setattr(os, "writev", writev)
+    return seen
+
+
+def test_only_large_objects_that_are_synced_go_around_the_cache(
+    direct_files: Path, direct_writes: list[bool]
+) -> None:
+    large = bytes(AROUND_CACHE_MIN)
+    DurableFileStore(direct_files).put("small", large[1:])
+    DurableFileStore(direct_files, durable=False).put("not synced", large)
+    DurableFileStore(direct_files).put("large", large)
+    assert direct_writes == [False, False, True]
+
+
+@pytest.mark.parametrize("refuses", ["flag", "write"])
+def test_a_file_system_that_will_not_is_written_as_ever(direct_files: Path, monkeypatch, refuses: str) -> None:
+    fcntl_, writev = fcntl.fcntl, os.writev
+    refused = []
+
+    def refuse_flag(descriptor: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL and flags & os.O_DIRECT:
+            refused.append(command)
+            raise OSError(errno.EINVAL, "invalid argument")
+        return fcntl_(descriptor, command, flags)
+
+    def refuse_write(descriptor: int, pieces: list[memoryview]) -> int:
+        if fcntl_(descriptor, fcntl.F_GETFL) & os.O_DIRECT and os.lseek(descriptor, 0, os.SEEK_CUR):
+            refused.append(descriptor)
+            raise OSError(errno.EINVAL, "invalid argument")
+        return writev(descriptor, pieces)
+
+    if refuses == "flag":
+        monkeypatch.setattr(fcntl, "fcntl", refuse_flag)
+    else:
+        monkeypatch.setattr(os, "writev", refuse_write)
+    data = os.urandom(2 * LUMP_BYTES + 3)
+    store = DurableFileStore(direct_files)
+    store.put("a", data)
+    assert store.get("a") == data
+    assert len(refused) == 1
+
+
+def test_a_disk_that_is_full_half_way_is_retryable_and_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    real = os.writev
+
+    def full(descriptor: int, pieces: list[memoryview]) -> int:
+        if os.lseek(descriptor, 0, os.SEEK_CUR):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return real(descriptor, pieces)
+
+    monkeypatch.setattr(os, "writev", full)
+    with pytest.raises(RetryableError, match="no space"):
+        DurableFileStore(tmp_path).put("a", bytes(3 * LUMP_BYTES))
+    assert os.listdir(tmp_path) == []

@@ -4,12 +4,18 @@ returns.
 An object appears whole or not at all, because it is written under a temporary name first. ``create`` links
 that file to its final name, which the file system refuses when the name exists: that is the atomic create-
 only put.
+
+Large objects go around the system's cache, as far as the file system lets them: they are synced at once and hardly
+ever read again, so a copy there would only cost memory that somebody else can use.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +29,9 @@ from tidegate.store.paths import check_length, check_path, check_prefix, check_r
 
 TEMPORARY_PREFIX = ".tmp-"
 PIECES_AT_ONCE = 1024  # what the system takes in one call
+AROUND_CACHE_MIN = 1 << 20
+LUMP_BYTES = 1 << 20
+BLOCK_BYTES = 4096  # what disks want offsets, lengths and addresses to be multiples of
 _WRONG_PLACE = {
     errno.EACCES,
     errno.EPERM,
@@ -125,7 +134,8 @@ class DurableFileStore:
         staged = target.parent / f"{TEMPORARY_PREFIX}{uuid4().hex}"
         try:
             with open(staged, "xb", buffering=0) as opened:
-                _write_all(opened.fileno(), pieces)
+                if not sync or not _write_around_cache(opened.fileno(), pieces):
+                    _write_all(opened.fileno(), pieces)
                 if sync:
                     os.fsync(opened.fileno())
             yield staged
@@ -142,6 +152,61 @@ def _write_all(descriptor: int, pieces: Iterable[Piece]) -> None:
             written -= len(rest.popleft())
         if written:
             rest[0] = rest[0][written:]
+
+
+class _OwnLump(threading.local):
+    """Memory at a page's address, one per thread and used again: fresh memory would cost more than the copy."""
+
+    def __init__(self) -> None:
+        self.bytes = memoryview(mmap.mmap(-1, LUMP_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+_own_lump = _OwnLump()
+
+
+def _write_around_cache(descriptor: int, pieces: Sequence[Piece]) -> bool:
+    """Write an empty file without the system's cache. False, and the file is empty, where it is not worth it or not to be had."""
+    length = sum(len(piece) for piece in pieces)
+    if length < AROUND_CACHE_MIN or not _set_direct(descriptor, True):
+        return False
+    try:
+        for lump in _lumps(pieces, _own_lump.bytes):
+            _write_all(descriptor, (lump,))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        length = 0  # this disk wants larger blocks, or none of this at all
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    _set_direct(descriptor, False)
+    os.ftruncate(descriptor, length)
+    return length > 0
+
+
+def _set_direct(descriptor: int, wanted: bool) -> bool:
+    direct = getattr(os, "O_DIRECT", 0)
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | direct if wanted else flags & ~direct)
+    except OSError:
+        return False
+    return bool(direct)
+
+
+def _lumps(pieces: Iterable[Piece], lump: memoryview) -> Iterator[memoryview]:
+    """The bytes in whole lumps, and at the end in whole blocks: what is behind them there is to be cut off."""
+    filled = 0
+    for piece in pieces:
+        rest = memoryview(piece).cast("B")
+        while rest:
+            part = rest[: len(lump) - filled]
+            lump[filled : filled + len(part)] = part
+            rest = rest[len(part) :]
+            filled += len(part)
+            if filled == len(lump):
+                yield lump
+                filled = 0
+    if filled:
+        yield lump[: -(-filled // BLOCK_BYTES) * BLOCK_BYTES]
 
 
 def _make_directories(folder: Path) -> None:
