@@ -215,12 +215,11 @@ class StageTask:
             self._told_idle = is_idle
             self._work.append(iter([Watermark(IDLE if is_idle else max(self._watermark, AWAKE))]))
 
-    def _source_watermark(self, reader: Reader) -> None:
+    def _source_watermark(self, reader: Reader, *, at_once: bool = False) -> None:
         """Pass the source's watermark on, now and then: closing windows has a price, even when nothing closes."""
-        if self._told_idle:
-            return
         now_ms = self._now_ms()
-        if now_ms - self._watermark_at >= WATERMARK_INTERVAL_MS and reader.watermark > self._watermark:
+        due = at_once or now_ms - self._watermark_at >= WATERMARK_INTERVAL_MS
+        if due and not self._told_idle and reader.watermark > self._watermark:
             self._watermark_at = now_ms
             self._work.append(self._watermarks(reader.watermark))
 
@@ -299,7 +298,12 @@ class StageTask:
         self.perform(self.protocol.abort(checkpoint_id, reason))
 
     def _fire(self, barrier: CheckpointBarrier) -> None:
-        """Rows in hand, barrier, state: in this order, and nothing in between. What is left in hand goes on behind it."""
+        """Rows in hand, barrier, state: in this order, and nothing in between. What is left in hand goes on behind it.
+
+        A source's watermark goes ahead too: what it closes need not be stored.
+        """
+        if self.reader is not None and not self.reader.finished:
+            self._source_watermark(self.reader, at_once=True)
         self._drain()
         for batch in self.chain.before_barrier():
             self._route(batch)
