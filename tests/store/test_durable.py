@@ -7,11 +7,14 @@ import fcntl
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 from tidegate.errors import InvalidUseError, RetryableError
+from tidegate.store import durable
 from tidegate.store.durable import (
     AROUND_CACHE_MIN,
     BLOCK_BYTES,
@@ -228,3 +231,56 @@ def test_a_disk_that_is_full_half_way_is_retryable_and_leaves_nothing(tmp_path: 
     with pytest.raises(RetryableError, match="no space"):
         DurableFileStore(tmp_path).put("a", bytes(3 * LUMP_BYTES))
     assert os.listdir(tmp_path) == []
+
+
+# -- directories come and go -------------------------------------------------------------------------------------------
+
+
+def test_a_directory_goes_with_its_last_object_and_the_store_stays(tmp_path: Path) -> None:
+    store = DurableFileStore(tmp_path / "s")
+    for path in ("top", "a/1/x", "a/1/y", "a/2/z"):
+        store.put(path, b"")
+    store.delete(["a/1/x"])
+    assert (tmp_path / "s/a/1").is_dir()
+    store.delete(["a/1/y", "a/2/z", "top"])
+    assert sorted(path.name for path in (tmp_path / "s").rglob("*")) == ["a"]
+
+
+def test_an_object_is_written_though_its_directory_is_taken_away_meanwhile(tmp_path: Path, monkeypatch) -> None:
+    store = DurableFileStore(tmp_path)
+    store.put("a/b/x", b"old")
+    real, taken = durable.FileIO, []
+
+    def take_away_first(path: Path, mode: str) -> FileIO:
+        if len(taken) < 2:
+            taken.append(path)
+            store.delete(["a/b/x"])
+            with suppress(FileNotFoundError):
+                path.parent.rmdir()
+        return real(path, mode)
+
+    monkeypatch.setattr(durable, "FileIO", take_away_first)
+    store.put("a/b/y", b"new")
+    assert (store.get("a/b/y"), len(taken)) == (b"new", 2)
+
+
+def test_writers_and_deleters_of_one_directory_do_not_disturb_each_other(tmp_path: Path) -> None:
+    store = DurableFileStore(tmp_path, durable=False)
+
+    def churn(writer: int) -> None:
+        for number in range(200):
+            store.put(f"d/{number % 3}/{writer}", b"x")
+            store.delete([f"d/{number % 3}/{writer}"])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(churn, range(4)))
+    assert list(store.list("")) == []
+
+
+def test_a_directory_that_always_vanishes_is_an_error_and_no_endless_loop(tmp_path: Path, monkeypatch) -> None:
+    def gone(path: Path, mode: str) -> FileIO:
+        raise FileNotFoundError(errno.ENOENT, "no such directory")
+
+    monkeypatch.setattr(durable, "FileIO", gone)
+    with pytest.raises(RetryableError, match="keeps vanishing"):
+        DurableFileStore(tmp_path).put("a/b", b"x")

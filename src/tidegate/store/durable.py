@@ -15,10 +15,12 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
@@ -29,6 +31,7 @@ from tidegate.store.paths import check_length, check_path, check_prefix, check_r
 
 TEMPORARY_PREFIX = ".tmp-"
 PIECES_AT_ONCE = 1024  # what the system takes in one call
+CREATE_TRIES = 8
 AROUND_CACHE_MIN = 1 << 20
 LUMP_BYTES = 1 << 20
 BLOCK_BYTES = 4096  # what disks want offsets, lengths and addresses to be multiples of
@@ -107,17 +110,19 @@ class DurableFileStore:
                         yield from self._info(os.path.join(folder, name))
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Unlink each file. Emptied directories stay: removing them would race with writers."""
+        """Unlink each file, and its directory with the last one: lists of a job of weeks would walk through all of them.
+
+        Nothing is synced: what a power cut brings back is garbage, as it was before.
+        """
         folders = set()
         for path in paths:
             file = self._file(path)
             with _translated("delete", path), suppress(FileNotFoundError, NotADirectoryError):
                 file.unlink()
                 folders.add(file.parent)
-        if self._durable:
-            for folder in folders:
-                with suppress(FileNotFoundError):
-                    _sync_directory(folder)
+        for folder in folders - {self._root}:
+            with suppress(OSError):  # not empty, or gone
+                folder.rmdir()
 
     def _file(self, path: str) -> Path:
         return self._root / check_path(path)
@@ -130,10 +135,9 @@ class DurableFileStore:
     @contextmanager
     def _staged(self, target: Path, pieces: Sequence[Piece], *, sync: bool) -> Iterator[Path]:
         """A temporary file with these bytes beside the target; gone afterwards unless it was renamed."""
-        _make_directories(target.parent)
         staged = target.parent / f"{TEMPORARY_PREFIX}{uuid4().hex}"
         try:
-            with open(staged, "xb", buffering=0) as opened:
+            with _created(staged) as opened:
                 if not sync or not _write_around_cache(opened.fileno(), pieces):
                     _write_all(opened.fileno(), pieces)
                 if sync:
@@ -142,6 +146,15 @@ class DurableFileStore:
         finally:
             with suppress(OSError):
                 staged.unlink()
+
+
+def _created(path: Path) -> FileIO:
+    """A new file. Its directory is made again when a delete takes it away in between."""
+    for _ in range(CREATE_TRIES):
+        with suppress(FileNotFoundError):
+            _make_directories(path.parent)
+            return FileIO(path, "xb")
+    raise FileNotFoundError(errno.ENOENT, "its directory keeps vanishing", str(path))
 
 
 def _write_all(descriptor: int, pieces: Iterable[Piece]) -> None:
@@ -214,7 +227,12 @@ def _make_directories(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_directories(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        with suppress(FileNotFoundError):  # somebody made it, and took it away since
+            if not stat.S_ISDIR(os.stat(folder).st_mode):
+                raise
     _sync_directory(folder.parent)
 
 
