@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tidegate.bench import switching
 from tidegate.bench.compare import Comparison
 from tidegate.bench.pipeline import Settings, _overhead, _result, engine_result
 from tidegate.bench.workloads import Measured, workloads
@@ -24,7 +25,11 @@ def ran(*seconds: float, rows: int = 1_000) -> list[Measured]:
 
 
 def document(
-    ours: list[Measured], theirs: list[Measured], pairs: list[tuple[float, float]], load: float = 0.0
+    ours: list[Measured],
+    theirs: list[Measured],
+    pairs: list[tuple[float, float]],
+    load: float = 0.0,
+    switched: list[tuple[float, float]] | None = None,
 ) -> dict[str, Any]:
     both = [(ran(on)[0], ran(off)[0]) for on, off in pairs]
     return {
@@ -33,6 +38,9 @@ def document(
         "seconds": 1.0,
         "workloads": [_result(W1, {"tidegate": ours, "duckdb": theirs}, [EQUAL])],
         "checkpointing": _overhead(W1, 1, both, 60.0) if pairs else None,
+        "checkpointing_within_one_job": {
+            "workload": "w1_zipf", "interval": "1s", **switching.result(*map(list, zip(*switched, strict=True)))
+        } if switched else None,
     }
 
 
@@ -93,7 +101,19 @@ def test_people_see_lowest_median_and_highest_and_programs_one_document() -> Non
     assert all(word in text for word in ("lowest", "median", "highest", "0.25 x as fast", "equal (10 rows)"))
     assert "cost: median 1.6%, lowest 1.6%, highest 1.6%" in text
     (line,) = programs.getvalue().splitlines()
-    assert set(json.loads(line)) == {"suite", "machine", "seconds", "workloads", "checkpointing", "warnings"}
+    assert set(json.loads(line)) == {
+        "suite", "machine", "seconds", "workloads", "checkpointing", "checkpointing_within_one_job", "warnings"
+    }
+
+
+@pytest.mark.parametrize(
+    ("switched", "said"),
+    [([(98.0, 100.0), (96.0, 100.0)], "3.0%, standard error 1.0%"), ([(98.0, 100.0)], "2.0%, standard error unknown")],
+)
+def test_the_cost_within_one_job_comes_with_its_standard_error(switched: list[tuple[float, float]], said: str) -> None:
+    people = io.StringIO()
+    _print(document(ran(1.0), ran(1.0), [], switched=switched), Output(False, people))
+    assert f"cost: {said}" in people.getvalue()
 
 
 def test_restarts_and_checkpoints_of_every_run_are_kept() -> None:
@@ -107,6 +127,7 @@ def test_restarts_and_checkpoints_of_every_run_are_kept() -> None:
         ({"rows": 0}, "--rows"),
         ({"rounds": -1}, "--rounds"),
         ({"seconds": -1.0}, "--seconds"),
+        ({"switches": -1}, "--switches"),
         ({"parallelism": 0}, "--par"),
     ],
 )
@@ -116,6 +137,6 @@ def test_settings_that_make_no_sense_are_refused(given: dict[str, Any], option: 
 
 
 def test_steps_count_what_the_bar_shows() -> None:
-    assert Settings().steps == 1 + 4 * 3 + 1 + 5
-    assert Settings(rounds=0, pairs=0).steps == 1
-    assert Settings(workloads=("w2_join",), pairs=0).steps == 1 + 3
+    assert Settings().steps == 1 + 4 * 3 + 1 + 5 + 1
+    assert Settings(rounds=0, pairs=0, switches=0).steps == 1
+    assert Settings(workloads=("w2_join",), pairs=0, switches=0).steps == 1 + 3

@@ -93,7 +93,7 @@ def test_an_endless_pipeline_is_stopped_by_a_signal(tmp_path: Path) -> None:
 
 def test_the_benchmark_gives_one_document_and_equal_results() -> None:
     names = ["w1_zipf", "w2_join", "w3_stateless"]
-    argv = ["--rows", "60000", "--rounds", "1", "--pairs", "1", "--seconds", "0", "--streaming-rows", "1000"]
+    argv = ["--rows", "60000", "--rounds", "1", "--pairs", "1", "--seconds", "0", "--streaming-rows", "1000", "--switches", "1"]
     (document,) = tidegate("bench", "pipeline", *argv, *(f"--workload={name}" for name in names))
     assert [result["name"] for result in document["workloads"]] == names
     for result in document["workloads"]:
@@ -105,3 +105,5 @@ def test_the_benchmark_gives_one_document_and_equal_results() -> None:
         )
     assert len(document["checkpointing"]["cost_per_pair"]) == 1
     assert document["checkpointing"]["on"]["rows"] == document["checkpointing"]["off"]["rows"] >= 60_000
+    within = document["checkpointing_within_one_job"]
+    assert len(within["cost_per_pair"]) == 1 and within["on"]["median"] > 0

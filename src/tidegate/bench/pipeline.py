@@ -1,4 +1,4 @@
-"""The suite `pipeline`: every workload on every engine in turn, then checkpoints on against off.
+"""The suite `pipeline`: every workload on every engine in turn, then checkpoints on against off, in whole runs and within one.
 
 Engines take turns within one process, so that a busy neighbour hits all of them alike. Every figure is given
 as lowest, middle and highest. A run counts whole: from the call that starts the work to its end, on a session
@@ -7,6 +7,7 @@ that is up and warm.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 from tidegate.bench import duckdb_side, structured_streaming, tidegate_side
 from tidegate.bench.compare import Comparison, compare
 from tidegate.bench.data import ensure, first_files
+from tidegate.bench.switching import STRETCH_S, WARM_UP_S
 from tidegate.bench.workloads import WINDOW_MS, Measured, Place, Workload, spread, workloads
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.spark.session import Session
@@ -24,6 +26,8 @@ from tidegate.spark.session import Session
 INTERVAL = "1s"
 WARM_UP_ROWS = 2_000_000
 CALIBRATIONS_MAX = 3
+NODE_ROWS_PER_SECOND_MAX = 40_000_000
+"""No node is as fast: so many rows last long enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class Settings:
     rounds: int = 3
     pairs: int = 5
     seconds: float = 60.0
+    switches: int = 16
     streaming_rows: int | None = None
     """For Structured Streaming: 0 leaves it out, ``None`` is the same rows as for everybody."""
     parallelism: int = 2
@@ -41,15 +46,16 @@ class Settings:
 
     @property
     def steps(self) -> int:
-        """How many steps a run has: the warm-up, every round, the calibration and every pair."""
+        """How many steps a run has: the warm-up, every round, the calibration, every pair, and the switching."""
         chosen = workloads(self.rows, self.workloads)
-        return 1 + len(chosen) * self.rounds + (1 + self.pairs if self.pairs else 0)
+        return 1 + len(chosen) * self.rounds + (1 + self.pairs if self.pairs else 0) + bool(self.switches)
 
     def __post_init__(self) -> None:
         for name, least in (
             ("rows", 1),
             ("rounds", 0),
             ("pairs", 0),
+            ("switches", 0),
             ("streaming_rows", 0),
             ("parallelism", 1),
         ):
@@ -82,6 +88,7 @@ class Bench:
         return {
             "workloads": results,
             "checkpointing": self._on_against_off() if self.settings.pairs else None,
+            "checkpointing_within_one_job": self._within_one_job() if self.settings.switches else None,
         }
 
     # -- every workload on every engine --------------------------------------------------------------------
@@ -156,16 +163,27 @@ class Bench:
     def _steady(
         self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None
     ) -> Measured:
-        spec = workload.inputs[0]
-        lasts_ms = spec.rows * 1_000 // spec.rows_per_second + spec.disorder_ms
-        span_ms = (lasts_ms // WINDOW_MS + 1) * WINDOW_MS
         with self._scratch() as scratch:
             place = Place(folder, scratch / "output", scratch / "store")
-            asked = tidegate_side.steady(place, "steady", times, span_ms)
+            asked = tidegate_side.steady(place, "steady", times, _span_ms(workload))
             rows = workload.rows * times
             measured = tidegate_side.run(self.spark, asked, place, rows, self.settings.parallelism, interval)
             _check_complete(place, times)
             return measured
+
+    def _within_one_job(self) -> dict[str, Any]:
+        workload = workloads(self.settings.rows)[0]
+        folder = self._folders(workload)
+        self.step(f"checkpoints on and off within one job, {self.settings.switches} times")
+        seconds = WARM_UP_S + 2 * STRETCH_S * (self.settings.switches + 1)
+        times = math.ceil(seconds * NODE_ROWS_PER_SECOND_MAX * self.settings.parallelism / workload.rows)
+        with self._scratch() as scratch:
+            place = Place(folder, scratch / "output", scratch / "store")
+            asked = tidegate_side.steady(place, "switching", times, _span_ms(workload))
+            measured = tidegate_side.switched(
+                self.spark, asked, place, self.settings.parallelism, self.settings.switches
+            )
+        return {"workload": workload.name, "interval": INTERVAL, **measured}
 
     # -- around it -----------------------------------------------------------------------------------------
 
@@ -198,6 +216,13 @@ class Bench:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _span_ms(workload: Workload) -> int:
+    """Whole windows, and longer than the rows last: every reading of the files has windows of its own."""
+    spec = workload.inputs[0]
+    lasts_ms = spec.rows * 1_000 // spec.rows_per_second + spec.disorder_ms
+    return (lasts_ms // WINDOW_MS + 1) * WINDOW_MS
 
 
 def _check_complete(place: Place, times: int) -> None:

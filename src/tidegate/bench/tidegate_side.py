@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 
 import tidegate as tg
 from tidegate.bench.replay import ReplaySource
+from tidegate.bench.switching import Switching
 from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, Measured, Place, Shape
 from tidegate.connectors.parquet_source import ParquetSource
 from tidegate.errors import JobFailedError
 from tidegate.spark.session import Session
 
 RUN_TIMEOUT_S = 3600.0
+NEVER = "24h"
 
 
 def pipeline(shape: Shape, place: Place, name: str) -> tg.Pipeline:
@@ -71,6 +73,21 @@ def run(
     metrics = job.metrics()
     done = (int(metrics.get(name, 0)) for name in ("checkpoints_committed", "restarts"))
     return Measured(rows, seconds, rows_in(place.output), *done)
+
+
+def switched(
+    spark: Session, asked: tg.Pipeline, place: Place, parallelism: int, switches: int
+) -> dict[str, Any]:
+    """Start it, and switch checkpoints on and off while it runs. Blocks."""
+    checkpoint = tg.CheckpointConfig(interval=NEVER)
+    job = asked.start(spark, parallelism=parallelism, store=str(place.scratch), checkpoint=checkpoint)
+    try:
+        while job.status == "STARTING" or not job.metrics().get("rows_in"):
+            if job.await_termination(0.1):
+                raise JobFailedError(f"the job ended before it was measured job={job.name}")
+        return Switching(job).run(switches)
+    finally:
+        job.stop()
 
 
 def rows_in(folder: Path) -> int:

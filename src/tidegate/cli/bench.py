@@ -23,7 +23,7 @@ HELP = "measure tidegate beside Structured Streaming and DuckDB"
 DESCRIPTION = (
     "Measure tidegate beside Spark Structured Streaming and DuckDB on the same files, in turns, and compare "
     "the results. At full size it takes about half an hour; --rows 1000000 --rounds 1 --pairs 1 --seconds 5 "
-    "gives a first idea in two minutes."
+    "--switches 1 gives a first idea in two minutes."
 )
 PACKAGES = ("tidegate", "pyspark", "pyarrow", "duckdb", "numpy")
 # Structured Streaming lives in the JVM: with Spark's default of 1 GiB it would mostly collect garbage.
@@ -42,6 +42,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--pairs", type=int, default=5, help="runs with and without checkpoints (default: 5)")
     verb.add_argument(
         "--seconds", type=float, default=60.0, help="least length of a run of a pair (default: 60)"
+    )
+    verb.add_argument(
+        "--switches", type=int, default=16, help="turns with and without checkpoints within one job (default: 16)"
     )
     verb.add_argument(
         "--streaming-rows",
@@ -77,6 +80,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
         rounds=arguments.rounds,
         pairs=arguments.pairs,
         seconds=arguments.seconds,
+        switches=arguments.switches,
         streaming_rows=arguments.streaming_rows,
         parallelism=arguments.parallelism,
         workloads=tuple(arguments.workload),
@@ -153,6 +157,8 @@ def _print(document: dict[str, Any], output: Output) -> None:
         _print_workload(result, output)
     if document["checkpointing"] is not None:
         _print_checkpointing(document["checkpointing"], output)
+    if document["checkpointing_within_one_job"] is not None:
+        _print_switching(document["checkpointing_within_one_job"], output)
     for warning in warnings(document):
         output.say(f"NOTE: {warning}")
 
@@ -212,6 +218,16 @@ def _print_checkpointing(result: dict[str, Any], output: Output) -> None:
     output.table([{"checkpoints": name, **_rates(result[name])} for name in ("on", "off")])
     cost = result["cost"]
     output.say(f"cost: median {cost['median']:.1%}, lowest {cost['min']:.1%}, highest {cost['max']:.1%}")
+
+
+def _print_switching(result: dict[str, Any], output: Output) -> None:
+    error = result["standard_error"]
+    output.say(
+        f"\ncheckpoint every {result['interval']} against off within one job, {len(result['cost_per_pair'])} times "
+        f"{result['seconds']} s each ({result['workload']}): {rate(result['on']['median'])} against "
+        f"{rate(result['off']['median'])}\n"
+        f"cost: {result['cost']:.1%}, standard error {'unknown' if error is None else format(error, '.1%')}"
+    )
 
 
 def _rates(engine: dict[str, Any]) -> dict[str, str]:
