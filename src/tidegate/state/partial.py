@@ -23,13 +23,14 @@ import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import Aggregate
+from tidegate.state import dense
+from tidegate.state.dense import Call
 
 WINDOW = "__window"
 END = "__end"
 ROWS = "__rows"
 
 Function: TypeAlias = Literal["count_all", "count", "sum", "min", "max", "first", "last"]
-Call: TypeAlias = tuple[str | list[str], str]
 
 _I64_LIMIT = 1 << 63
 _EXACT = Context(prec=80)
@@ -180,6 +181,9 @@ def work_type(part: Part, kind: pa.DataType) -> pa.DataType:
 
 def grouped(table: pa.Table, keys: Sequence[str], calls: Sequence[Call]) -> list[pa.Array]:
     """The distinct keys and the results of the calls, one array per column."""
+    found = dense.grouped(table, keys, calls)
+    if found is not None:
+        return found
     result = pa.TableGroupBy(table, list(keys), use_threads=False).aggregate(list(calls)).combine_chunks()
     return [
         column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in result.itercolumns()

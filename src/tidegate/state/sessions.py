@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
+from tidegate.state.dense import Call
 from tidegate.state.keygroups import canonical
-from tidegate.state.partial import END, WINDOW, Call, Layout, Part, fitted, merged_columns, plain
+from tidegate.state.partial import END, WINDOW, Layout, Part, fitted, merged_columns, plain
 
 Ints = npt.NDArray[np.int64]
 

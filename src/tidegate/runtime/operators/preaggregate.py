@@ -19,11 +19,11 @@ from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import PreAggregateSpec
 from tidegate.runtime.operators.expression import Stateless
 from tidegate.runtime.operators.window import Windows
+from tidegate.state.dense import Call
 from tidegate.state.keygroups import canonical
 from tidegate.state.partial import (
     END,
     WINDOW,
-    Call,
     Layout,
     Part,
     fitted,

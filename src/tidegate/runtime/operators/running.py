@@ -17,8 +17,9 @@ from tidegate.plan.physical import RunningAggregateSpec
 from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored, Run
 from tidegate.runtime.operators.keyed import Ownership, keyed_table
 from tidegate.state.combine import combined
+from tidegate.state.dense import Call
 from tidegate.state.index import Slots
-from tidegate.state.partial import Call, Layout, fitted, grouped, merged_columns, results
+from tidegate.state.partial import Layout, fitted, grouped, merged_columns, results
 from tidegate.state.table import KeyedTable
 
 
