@@ -102,7 +102,7 @@ def test_any_numbers_close_together_are_grouped_as_arrow_groups_them(data: st.Da
         ({"k": pa.array(["a", "b", "c"] * 10)}, "text"),
         ({"k": pa.array([0.0, 1.0, 2.0] * 10)}, "floats"),
         ({"k": pa.array([0, 1, 2] * 10, pa.uint64())}, "the largest may not fit"),
-        ({"a": pa.array(range(30)), "k": pa.array([0, 1, 2] * 10)}, "close together, but not both at once"),
+        ({"a": pa.array(range(30)), "k": pa.array(range(30))}, "close together, but not both at once"),
     ],
 )
 def test_what_does_not_fit_is_left_to_arrow(keys: dict[str, pa.Array], why: str) -> None:
@@ -127,12 +127,15 @@ def test_values_and_functions_that_do_not_fit_are_left_to_arrow(column: pa.Array
     assert dense.grouped(rows, ["k"], [("v", function)]) is None
 
 
-def test_few_rows_and_too_many_places_are_left_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_very_many_and_too_many_places_are_left_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     few = table({"k": pa.array(np.arange(dense.ROWS_MIN - 1) % 7)}, dense.ROWS_MIN - 1)
     assert dense.grouped(few, ["k"], CALLS) is None
     enough = table({"k": pa.array(np.arange(dense.ROWS_MIN) % 7)}, dense.ROWS_MIN)
     assert dense.grouped(enough, ["k"], CALLS) is not None
-    monkeypatch.setattr(dense, "PLACES_MAX", 6)
+    with monkeypatch.context() as patched:
+        patched.setattr(dense, "PLACES_MAX", 6)
+        assert dense.grouped(enough, ["k"], CALLS) is None
+    monkeypatch.setattr(dense, "ROWS_MAX", dense.ROWS_MIN - 1)
     assert dense.grouped(enough, ["k"], CALLS) is None
 
 

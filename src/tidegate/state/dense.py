@@ -23,7 +23,10 @@ Places: TypeAlias = npt.NDArray[np.int64]
 
 ROWS_MIN = 4_096
 """With fewer rows it does not matter."""
-PLACES_PER_ROW = 2
+ROWS_MAX = 1 << 20
+"""What is used again is kept, so there is a limit to it."""
+PLACES_PER_ROW = 8
+"""With ten it takes as long as the hash table."""
 PLACES_MAX = 1 << 20
 SAMPLE_ROWS = 64
 
@@ -48,7 +51,7 @@ _scratch = _Scratch()
 
 def grouped(table: pa.Table, keys: Sequence[str], calls: Sequence[Call]) -> list[pa.Array] | None:
     """The distinct keys, in order, and the results of the calls, one array per column; ``None``: it does not fit."""
-    if table.num_rows < ROWS_MIN or not all(_fits(table, call) for call in calls):
+    if not ROWS_MIN <= table.num_rows <= ROWS_MAX or not all(_fits(table, call) for call in calls):
         return None
     limit = min(PLACES_MAX, PLACES_PER_ROW * table.num_rows)
     digits: list[_Digit] = []
