@@ -1,7 +1,7 @@
 """Grouping without a hash table, where keys are whole numbers that lie close together: an array has a place for each.
 
-Identifiers are often like that, and windows are: there are one or two of them in a batch. It takes a quarter of the
-time of Arrow's hash table. What does not fit (nulls, text, numbers far apart, other functions) is for Arrow.
+Identifiers are often like that, and windows are: there are one or two of them in a batch. It is two to
+five times as fast as Arrow's hash table. What does not fit (nulls, text, numbers far apart, other functions) is for Arrow.
 
 Places are used again and again, one set per thread: fresh memory would cost more than the grouping.
 """
@@ -26,7 +26,7 @@ ROWS_MIN = 4_096
 ROWS_MAX = 1 << 20
 """What is used again is kept, so there is a limit to it."""
 PLACES_PER_ROW = 8
-"""With ten it takes as long as the hash table."""
+"""With nine it is still faster than the hash table, with eighteen no longer."""
 PLACES_MAX = 1 << 20
 SAMPLE_ROWS = 64
 
