@@ -14,6 +14,7 @@ from tidegate.clock import Clock, SystemClock
 from tidegate.errors import FencedError, NodeUnreachable
 from tidegate.runtime.address import LOOPBACK, node_listening
 from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.node import Node
 from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
@@ -72,6 +73,7 @@ def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str |
     from tidegate.wire.control import ControlClient
 
     pa.set_cpu_count(1)
+    keep_freed_memory()
     mailbox: Mailbox[Callable[[], None]] = Mailbox()
     store = open_store(launch.store_url) if launch.store_url else None
     setup = replace(launch.setup, node=index)
