@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class Bench:
         comparisons = []
         for number in range(1, self.settings.rounds + 1):
             self.step(f"{workload.name}: round {number} of {self.settings.rounds}")
-            with self._scratch() as scratch:
+            with fresh_folder(self.work) as scratch:
                 comparisons.append(self._round(workload, folders, scratch, runs))
         return _result(workload, {name: kept for name, kept in runs.items() if kept}, comparisons)
 
@@ -163,7 +164,7 @@ class Bench:
     def _steady(
         self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None
     ) -> Measured:
-        with self._scratch() as scratch:
+        with fresh_folder(self.work) as scratch:
             place = Place(folder, scratch / "output", scratch / "store")
             asked = tidegate_side.steady(place, "steady", times, _span_ms(workload))
             rows = workload.rows * times
@@ -177,7 +178,7 @@ class Bench:
         self.step(f"checkpoints on and off within one job, {self.settings.switches} times")
         seconds = WARM_UP_S + 2 * STRETCH_S * (self.settings.switches + 1)
         times = math.ceil(seconds * NODE_ROWS_PER_SECOND_MAX * self.settings.parallelism / workload.rows)
-        with self._scratch() as scratch:
+        with fresh_folder(self.work) as scratch:
             place = Place(folder, scratch / "output", scratch / "store")
             asked = tidegate_side.steady(place, "switching", times, _span_ms(workload))
             measured = tidegate_side.switched(
@@ -193,7 +194,7 @@ class Bench:
         chosen = self.settings.workloads if self.settings.rounds else ("w1_zipf",)
         for workload in workloads(min(WARM_UP_ROWS, self.settings.rows), chosen):
             folders = self._folders(workload)
-            with self._scratch() as scratch:
+            with fresh_folder(self.work) as scratch:
                 self._tidegate(workload, Place(folders, scratch / "tidegate", scratch / "store"), INTERVAL)
                 place = Place(folders, scratch / "duckdb", scratch / "none")
                 duckdb_side.run(workload.shape, place, workload.rows, self.settings.parallelism)
@@ -206,16 +207,18 @@ class Bench:
 
         return tuple(ensure(spec, self.data, tell) for spec in workload.inputs)
 
-    @contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        """A directory that is gone afterwards: no run finds what another left."""
-        folder = self.work / "run"
+
+@contextmanager
+def fresh_folder(work: Path) -> Iterator[Path]:
+    """A directory that no run had before, gone afterwards.
+
+    Not the same one anew: a state store of Structured Streaming may still write there after its query has ended.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=work))
+    try:
+        yield folder
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _span_ms(workload: Workload) -> int:
