@@ -30,7 +30,7 @@ DESCRIPTION = (
     "Run a pipeline with two outputs on local Spark, kill -9 one of its workers on the way, and prove the "
     "result against Spark SQL. Everything happens in a temporary directory that is gone afterwards."
 )
-ROWS = 8_000_000
+ROWS = 16_000_000
 KEYS = 10_000
 PARALLELISM = 2
 INTERVAL = "250ms"
