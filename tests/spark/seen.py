@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,6 +19,7 @@ DRESSED = pa.schema(
         ("minute", pa.timestamp("ms")),
     ]
 )
+FAULTS = pa.schema([("faults", pa.int64())])
 OUTPUT = pa.schema([("key", pa.int64()), ("added", pa.int64()), ("seen", pa.int64())])
 
 
@@ -37,3 +41,16 @@ def dress(batch: pa.RecordBatch) -> pa.RecordBatch:
     name = pc.if_else(named, pc.binary_join_element_wise("n", pc.cast(pc.divide(key, 3), pa.string()), "-"), None)
     columns = [batch["ts"], key, batch["value"], name, key.cast(pa.decimal128(21, 2)), minute.cast(pa.timestamp("ms"))]
     return pa.RecordBatch.from_arrays(columns, schema=DRESSED)
+
+
+def page_faults(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """How many pages the system had to give to this process for eighty arrays that live for a moment."""
+    numbers = np.arange(1_000_000)
+    faults = []
+    for rounds in (3, 20):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(rounds):
+            arrays = [numbers * factor for factor in range(4)]  # more at once than the C library keeps by itself
+            del arrays
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(faults[-1], pa.int64()), batch.num_rows)], schema=FAULTS)

@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from poison import explode, wrong_columns
 from pyspark.sql import SparkSession
+from seen import FAULTS, page_faults
 from workloads import TUMBLING, TWO_SINKS, Data, read
 
 import tidegate as tg
@@ -116,6 +118,14 @@ def _cpu_share(processes: list[psutil.Process], seconds: float) -> list[float]:
     before, started = spent(), time.monotonic()
     threading.Event().wait(seconds)
     return [(b - a) / (time.monotonic() - started) for a, b in zip(before, spent(), strict=True)]
+
+
+def test_a_node_keeps_the_memory_it_frees(start: Start, tmp_path: Path) -> None:
+    counted = tg.generate(rows=10).map_batches(page_faults, FAULTS)
+    start(tg.Pipeline("faults", counted.write_parquet(tmp_path / "out")), parallelism=1).await_termination(60)
+    faults = pq.read_table(tmp_path / "out")["faults"].to_pylist()
+    assert len(faults) == 10
+    assert max(faults) < 1_000  # without it 25,000
 
 
 # -- ending --------------------------------------------------------------------------------------------------------

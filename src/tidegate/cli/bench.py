@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = "measure tidegate beside Structured Streaming and DuckDB"
 DESCRIPTION = (
     "Measure tidegate beside Spark Structured Streaming and DuckDB on the same files, in turns, and compare "
-    "the results. At full size it takes about half an hour; --rows 1000000 --rounds 1 --pairs 1 --seconds 5 "
+    "the results. At full size it takes about forty minutes; --rows 1000000 --rounds 1 --pairs 1 --seconds 5 "
     "--switches 1 gives a first idea in two minutes."
 )
 PACKAGES = ("tidegate", "pyspark", "pyarrow", "duckdb", "numpy")
