@@ -12,19 +12,24 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "tidegate"
 
 # What each package may import besides itself. Packages that are missing here may be imported by nobody below them.
+BASE = {"ids", "errors", "values"}
+ENGINE = BASE | {"clock", "core", "state", "plan", "operators", "planner", "store", "wire"}
 ALLOWED = {
     "ids": {"errors"},
     "errors": set(),
+    "values": set(),
     "clock": set(),
-    "core": {"ids", "errors"},
-    "plan": {"ids", "errors", "core", "state"},
-    "state": {"ids", "errors", "core", "plan"},
-    "store": {"ids", "errors", "core"},
-    "wire": {"ids", "errors", "core"},
-    "runtime": {"ids", "errors", "clock", "core", "plan", "state", "store", "wire"},
-    "connectors": {"ids", "errors", "core", "plan", "state", "store", "runtime"},
-    "spark": {"ids", "errors", "clock", "core", "plan", "state", "store", "wire", "runtime", "connectors"},
-    "api": {"ids", "errors", "core", "plan", "state", "store", "runtime", "connectors", "spark"},
+    "core": BASE,
+    "state": BASE | {"core"},
+    "plan": BASE | {"core", "state"},
+    "operators": BASE | {"core", "state", "plan"},
+    "planner": BASE | {"core", "state", "plan", "operators"},
+    "store": BASE | {"core"},
+    "wire": BASE | {"core"},
+    "runtime": ENGINE,
+    "connectors": ENGINE - {"clock", "wire", "operators", "planner"} | {"runtime"},
+    "spark": ENGINE | {"runtime", "connectors"},
+    "api": ENGINE - {"clock", "wire"} | {"runtime", "connectors", "spark"},
 }
 IMPURE = {
     "asyncio", "datetime", "io", "multiprocessing", "os", "pathlib", "queue", "random", "secrets", "select",

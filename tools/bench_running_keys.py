@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from tidegate.plan.physical import Aggregate, RunningAggregateSpec
 from tidegate.plan.schemas import running_schema
-from tidegate.runtime.operator import Operator
-from tidegate.runtime.operators.build import build
+from tidegate.plan.operator import Operator
+from tidegate.operators.build import build
 from tidegate.state.partial import partial_schema
 
 BATCH_ROWS = 65_536

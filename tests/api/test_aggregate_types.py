@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from tidegate.plan.physical import Aggregate
 from tidegate.plan.schemas import aggregate_type
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import partial_schema
 
 KINDS = [
@@ -24,7 +24,7 @@ SUFFIX = {"sum": "s", "min": "lo", "max": "hi", "mean": "s", "count": "n"}
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_the_planned_type_is_the_operators(function: str, kind: pa.DataType) -> None:
     schema = pa.schema([("key", pa.int64()), ("x", kind)])
-    aggregate = Aggregate("r", function, "x")  # type: ignore[arg-type]
+    aggregate = AggregateColumn.of("r", function, "x")  # type: ignore[arg-type]
     try:
         planned = aggregate_type(aggregate, schema)
     except tg.InvalidUseError as error:
@@ -40,7 +40,7 @@ def test_what_is_refused_is_refused_for_a_reason() -> None:
         found = []
         for kind in KINDS:
             try:
-                aggregate_type(Aggregate("r", function, str(kind)), schema)  # type: ignore[arg-type]
+                aggregate_type(AggregateColumn.of("r", function, str(kind)), schema)  # type: ignore[arg-type]
             except tg.InvalidUseError:
                 found.append(str(kind))
         return found

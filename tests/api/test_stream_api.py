@@ -177,7 +177,7 @@ def test_union_puts_the_columns_in_the_first_ones_order(bids: tg.Stream) -> None
 def test_durations_may_be_text_numbers_or_timedeltas() -> None:
     assert tg.tumbling("10s") == tg.tumbling(10_000) == tg.tumbling(timedelta(seconds=10))
     assert (tg.sliding("1m", "10s").size_ms, tg.sliding("1m", "10s").slide_ms) == (60_000, 10_000)
-    assert tg.session("30s").kind == "session"
+    assert tg.session("30s").gap_ms == 30_000
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ REFUSED = {
     ),
     "last of nothing": (
         lambda s: s.key_by("key").window(TEN).aggregate(n=tg.last("nope")),
-        "aggregate: n: there is no column 'nope'",
+        "n=last\\('nope'\\): there is no column 'nope'",
     ),
     "join with a table": (lambda s: s.join(3, on="key", window=TEN), "join needs another stream"),
     "join without keys": (lambda s: s.join(s, on=[], window=TEN), "join needs the name of at least one key"),

@@ -13,10 +13,11 @@ import pytest
 from tidegate.connectors.generate import GenerateSource
 from tidegate.connectors.parquet import ParquetDirectorySource
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.plan.connector import Json, Source
+from tidegate.plan.connector import Source
+from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
 from tidegate.runtime.continuous import SEAL_MARKS, ContinuousReader, mark, marks, sealed_marks
-from tidegate.runtime.operator import Restored, Run
-from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME
+from tidegate.state.run import Restored, Run
+from tidegate.values import Json
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("n", pa.int64())])
 

@@ -18,7 +18,7 @@ from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, read_bat
 from tidegate.errors import CorruptDataError, InvalidUseError, JobFailedError
 from tidegate.plan.connector import Source
 from tidegate.runtime.continuous import ContinuousReader
-from tidegate.runtime.operator import Restored
+from tidegate.state.run import Restored
 from tidegate.store.base import Store
 from tidegate.store.open import open_store
 from tidegate.testing.connectors import check_source

@@ -9,20 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.plan.physical import (
-    Aggregate,
-    AggregateSpec,
-    PreAggregateSpec,
-    ProcessSpec,
-    RunningAggregateSpec,
-    Window,
-)
+from specs import build, context, pre_aggregate, process, running_aggregate, window_aggregate
+from tidegate.operators.process import ProcessOperator
+from tidegate.operators.window import Window
+from tidegate.plan.operator import Operator
 from tidegate.plan.schemas import aggregate_schema, process_state, running_schema, wide_schema
-from tidegate.runtime.operator import Frozen, Operator, Restored, Run
-from tidegate.runtime.operators.build import build
-from tidegate.runtime.operators.process import ProcessOperator
-from tidegate.state.keygroups import partition, range_of
-from tidegate.state.partial import END, WINDOW, partial_schema
+from tidegate.state.functions import AggregateColumn
+from tidegate.state.keygroups import partition
+from tidegate.state.partial import partial_schema
+from tidegate.state.run import Frozen, Restored, Run
 
 END_OF_TIME = (1 << 63) - 1
 
@@ -98,7 +93,7 @@ class Gang:
 
 def built(spec: Any, parallelism: int, *, checkpointing: bool = True) -> list[Operator]:
     return [
-        build(spec, subtask=n, parallelism=parallelism, key_groups=128, checkpointing=checkpointing)
+        build(spec, n, parallelism, checkpointing=checkpointing)
         for n in range(parallelism)
     ]
 
@@ -107,7 +102,7 @@ def windowed_gang(
     schema: pa.Schema,
     keys: tuple[str, ...],
     window: Window,
-    aggregates: tuple[Aggregate, ...],
+    aggregates: tuple[AggregateColumn, ...],
     parallelism: int = 1,
     *,
     late: bool = False,
@@ -115,27 +110,26 @@ def windowed_gang(
     output = aggregate_schema(keys, aggregates, schema, "ts")
     if late:
         output = wide_schema(output, schema)
-        spec = AggregateSpec("agg", keys, window, aggregates, "ts", schema, output, late=True)
+        spec = window_aggregate("agg", keys, window, aggregates, "ts", schema, output, late=True)
         return Gang(keys, built(spec, parallelism), None, output)
-    lead = (WINDOW, END) if window.kind == "session" else (WINDOW,)
-    partials = partial_schema(keys, aggregates, schema, lead)
-    (sender,) = built(PreAggregateSpec("pre", keys, window, aggregates, "ts", schema, partials), 1)
-    spec = AggregateSpec("agg", keys, window, aggregates, "ts", partials, output)
+    partials = partial_schema(keys, aggregates, schema, window.time_columns)
+    (sender,) = built(pre_aggregate("pre", keys, window, aggregates, "ts", schema, partials), 1)
+    spec = window_aggregate("agg", keys, window, aggregates, "ts", partials, output)
     return Gang(keys, built(spec, parallelism), sender, output)
 
 
 def running_gang(
     schema: pa.Schema,
     keys: tuple[str, ...],
-    aggregates: tuple[Aggregate, ...],
+    aggregates: tuple[AggregateColumn, ...],
     parallelism: int = 1,
     *,
     checkpointing: bool = True,
 ) -> Gang:
     output = running_schema(keys, aggregates, schema)
     partials = partial_schema(keys, aggregates, schema, ())
-    (sender,) = built(PreAggregateSpec("pre", keys, None, aggregates, "ts", schema, partials), 1)
-    spec = RunningAggregateSpec("agg", keys, aggregates, partials, output)
+    (sender,) = built(pre_aggregate("pre", keys, None, aggregates, "ts", schema, partials), 1)
+    spec = running_aggregate("agg", keys, aggregates, partials, output)
     return Gang(keys, built(spec, parallelism, checkpointing=checkpointing), sender, output)
 
 
@@ -172,9 +166,8 @@ def process_gang(
     executor: Executor | None = None,
 ) -> Gang:
     whole = process_state("process", keys, state, schema)
-    spec = ProcessSpec("process", function, keys, whole, schema, output)
+    spec = process("process", function, keys, whole, schema, output)
     receivers: list[Operator] = [
-        ProcessOperator(spec, range_of(n, parallelism), 128, executor or Inline(), lambda: None)
-        for n in range(parallelism)
+        ProcessOperator(spec, context(n, parallelism, executor=lambda _: executor or Inline())) for n in range(parallelism)
     ]
     return Gang(keys, receivers, None, output)

@@ -10,22 +10,24 @@ import pyarrow as pa
 from keyed import END_OF_TIME, through_ipc, windowed_gang
 from windowed import JoinGang, join_spec, sorted_rows
 
-from tidegate.plan.physical import Aggregate, Window
+from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.session import SessionWindow
 from tidegate.plan.schemas import LATE
-from tidegate.runtime.operator import Frozen, Restored
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import partition
+from tidegate.state.run import Frozen, Restored
 
 BEGINNING_OF_TIME = -(1 << 63)
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
-AGGREGATES = (Aggregate("n", "count"), Aggregate("total", "sum", "value"), Aggregate("kinds", "count_distinct", "value"))
+AGGREGATES = (AggregateColumn.of("n", "count"), AggregateColumn.of("total", "sum", "value"), AggregateColumn.of("kinds", "count_distinct", "value"))
 WINDOWS = {
-    "tumbling": Window("tumbling", 100, 100),
-    "tumbling lateness": Window("tumbling", 100, 100, 30),
-    "sliding": Window("sliding", 100, 50),
-    "session": Window("session", 20, 20),
-    "session lateness": Window("session", 20, 20, 30),
-    "join": Window("tumbling", 100, 100),
-    "sliding join": Window("sliding", 100, 50),
+    "tumbling": FixedWindow("tumbling", 100, 100),
+    "tumbling lateness": FixedWindow("tumbling", 100, 100, 30),
+    "sliding": FixedWindow("sliding", 100, 50),
+    "session": SessionWindow(20),
+    "session lateness": SessionWindow(20, 30),
+    "join": FixedWindow("tumbling", 100, 100),
+    "sliding join": FixedWindow("sliding", 100, 50),
 }
 KINDS = [*WINDOWS, "tumbling late", "session late"]
 
@@ -46,7 +48,7 @@ class Gang:
         if self.joins:
             spec = join_spec(SCHEMA, SCHEMA, ("key",), window)
             self.receivers: list[Any] = JoinGang(spec, self.parallelism).receivers
-            self.output = spec.output
+            self.output = spec.schema
         else:
             gang = windowed_gang(SCHEMA, ("key",), window, AGGREGATES, self.parallelism, late=late)
             self.receivers, self.sender, self.output = list(gang.receivers), gang.sender, gang.output
@@ -73,7 +75,7 @@ class Gang:
             for count, piece in enumerate(receiver.watermark(timestamp), 1):
                 self.given.append(piece)
                 receiver.stopping = receiver.stopping or count == stop_after
-            assert receiver.stopping or not receiver.owes
+            assert receiver.stopping or not receiver.has_pending
             receiver.stopping = False
 
     def resume(self, stop_after: int | None = None) -> None:
@@ -81,8 +83,8 @@ class Gang:
         self.watermark(BEGINNING_OF_TIME, stop_after)
 
     @property
-    def owes(self) -> bool:
-        return any(receiver.owes for receiver in self.receivers)
+    def has_pending(self) -> bool:
+        return any(receiver.has_pending for receiver in self.receivers)
 
     def freeze(self) -> list[Frozen]:
         return [through_ipc(receiver.freeze()) for receiver in self.receivers]

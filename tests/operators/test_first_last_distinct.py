@@ -12,19 +12,23 @@ from keyed import Gang, windowed_gang
 from test_window_aggregate import WINDOWS
 from windowed import in_batches, random_events, sorted_rows, starts_of
 
-from tidegate.plan.physical import Aggregate, Window
+from tidegate.operators import closing, preaggregate
+from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.session import SessionWindow
+from tidegate.operators.window import Window
 from tidegate.plan.schemas import LATE, late_name
-from tidegate.runtime.operators import closing, panes, preaggregate
+from tidegate.state import panes
+from tidegate.state.functions import AggregateColumn
 
 AGGREGATES = (
-    Aggregate("n", "count"),
-    Aggregate("opening", "first", "value"),
-    Aggregate("closing", "last", "value"),
-    Aggregate("first_name", "first", "name"),
-    Aggregate("last_name", "last", "name"),
-    Aggregate("names", "count_distinct", "name"),
-    Aggregate("counts", "count_distinct", "count"),
-    Aggregate("total", "sum", "count"),
+    AggregateColumn.of("n", "count"),
+    AggregateColumn.of("opening", "first", "value"),
+    AggregateColumn.of("closing", "last", "value"),
+    AggregateColumn.of("first_name", "first", "name"),
+    AggregateColumn.of("last_name", "last", "name"),
+    AggregateColumn.of("names", "count_distinct", "name"),
+    AggregateColumn.of("counts", "count_distinct", "count"),
+    AggregateColumn.of("total", "sum", "count"),
 )
 SQL = """count(*), first(value ORDER BY ts, value) FILTER (value IS NOT NULL),
          last(value ORDER BY ts, value) FILTER (value IS NOT NULL),
@@ -91,7 +95,7 @@ def test_windows_go_on_after_a_restore(before: int, after: int) -> None:
 def test_rows_that_come_too_late_are_given_back_as_they_came(kind: str, lateness: int) -> None:
     events = random_events(3, 2000, spread=3000)
     window = Window(kind, 1000 if kind == "tumbling" else 2000, 1000, lateness)  # type: ignore[arg-type]
-    counts = (Aggregate("n", "count"),)
+    counts = (AggregateColumn.of("n", "count"),)
     dropping = windowed_gang(events.schema, ("key", "name"), window, counts, 2)
     giving = windowed_gang(events.schema, ("key", "name"), window, counts, 2, late=True)
     results, found = run(events, dropping, 1, 500), run(events, giving, 1, 500)
@@ -113,7 +117,7 @@ TIMES = [pa.int64(), pa.timestamp("s"), pa.timestamp("us", "Asia/Tokyo"), pa.tim
 
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("time", TIMES, ids=str)
-@pytest.mark.parametrize("window", [Window("session", 10, 10), Window("tumbling", 10, 10)], ids=lambda w: w.kind)
+@pytest.mark.parametrize("window", [SessionWindow(10), FixedWindow("tumbling", 10, 10)], ids=str)
 def test_keys_and_times_of_any_type(kind: str, time: pa.DataType, window: Window) -> None:
     of, values = KEYS[kind]
     schema = pa.schema([("ts", time), ("key", of), ("other", pa.string())])
@@ -121,7 +125,7 @@ def test_keys_and_times_of_any_type(kind: str, time: pa.DataType, window: Window
         [pa.array([1, 2, 3, 4] * 3, pa.int64()).cast(time), pa.array(values * 3, of), pa.array(["x", "y", None] * 4)],
         schema=schema,
     )
-    aggregates = (Aggregate("n", "count"), Aggregate("v", "last", "key"), Aggregate("k", "count_distinct", "key"))
+    aggregates = (AggregateColumn.of("n", "count"), AggregateColumn.of("v", "last", "key"), AggregateColumn.of("k", "count_distinct", "key"))
     gang, other = (windowed_gang(schema, ("key", "other"), window, aggregates, n) for n in (2, 3))
     gang.feed(batch)
     other.restore(gang.barrier())

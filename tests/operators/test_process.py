@@ -11,9 +11,9 @@ from keyed import Gang, Inline, process_gang
 from windowed import in_batches, random_events, sorted_rows
 
 from tidegate.errors import CorruptDataError
-from tidegate.runtime.background import UserFunctionError
-from tidegate.runtime.operator import Restored, Run
+from tidegate.operators.map import UserFunctionError
 from tidegate.state import table
+from tidegate.state.run import Restored, Run
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
 STATE = pa.schema([("n", pa.int64())])

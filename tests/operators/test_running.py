@@ -13,23 +13,23 @@ from keyed import Gang, running_gang
 from windowed import in_batches, random_events, sorted_rows
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.plan.physical import Aggregate
-from tidegate.runtime.operator import Restored, Run
-from tidegate.runtime.operators import preaggregate
+from tidegate.operators import preaggregate
 from tidegate.state import table
+from tidegate.state.functions import AggregateColumn
+from tidegate.state.run import Restored, Run
 
 AGGREGATES = (
-    Aggregate("n", "count"),
-    Aggregate("values", "count", "value"),
-    Aggregate("total", "sum", "value"),
-    Aggregate("whole", "sum", "count"),
-    Aggregate("low", "min", "value"),
-    Aggregate("high", "max", "name"),
-    Aggregate("average", "mean", "count"),
-    Aggregate("opening", "first", "value"),
-    Aggregate("closing", "last", "name"),
-    Aggregate("names", "count_distinct", "name"),
-    Aggregate("counts", "count_distinct", "count"),
+    AggregateColumn.of("n", "count"),
+    AggregateColumn.of("values", "count", "value"),
+    AggregateColumn.of("total", "sum", "value"),
+    AggregateColumn.of("whole", "sum", "count"),
+    AggregateColumn.of("low", "min", "value"),
+    AggregateColumn.of("high", "max", "name"),
+    AggregateColumn.of("average", "mean", "count"),
+    AggregateColumn.of("opening", "first", "value"),
+    AggregateColumn.of("closing", "last", "name"),
+    AggregateColumn.of("names", "count_distinct", "name"),
+    AggregateColumn.of("counts", "count_distinct", "count"),
 )
 SQL = """count(*), count(value), sum(value), sum("count")::BIGINT, min(value), max(name), avg("count"),
          first(value ORDER BY ts, value) FILTER (value IS NOT NULL),
@@ -108,7 +108,7 @@ def keyed(*keys: int) -> pa.RecordBatch:
 
 
 def counting(parallelism: int = 1, *, checkpointing: bool = True) -> Gang:
-    aggregates = (Aggregate("n", "count"),)
+    aggregates = (AggregateColumn.of("n", "count"),)
     return running_gang(keyed().schema, ("key",), aggregates, parallelism, checkpointing=checkpointing)
 
 
@@ -158,7 +158,7 @@ def test_runs_stay_few_and_rows_stay_within_twice_the_keys() -> None:
 
 def test_a_sum_that_leaves_64_bits_is_an_error() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", pa.int64())])
-    gang = running_gang(schema, ("key",), (Aggregate("s", "sum", "v"),))
+    gang = running_gang(schema, ("key",), (AggregateColumn.of("s", "sum", "v"),))
     gang.feed(pa.record_batch([[0], [1], [(1 << 63) - 1]], schema=schema))
     gang.barrier()
     gang.feed(pa.record_batch([[0], [1], [1]], schema=schema))
@@ -169,7 +169,7 @@ def test_a_sum_that_leaves_64_bits_is_an_error() -> None:
 def test_decimals_are_added_up_over_batches_and_too_many_digits_are_an_error() -> None:
     kind = pa.decimal128(38, 2)
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", kind)])
-    gang = running_gang(schema, ("key",), (Aggregate("s", "sum", "v"),), 1)
+    gang = running_gang(schema, ("key",), (AggregateColumn.of("s", "sum", "v"),), 1)
 
     def feed(value: str) -> None:
         gang.feed(pa.record_batch([pa.array([1]), pa.array([1]), pa.array([Decimal(value)], kind)], schema=schema))
@@ -198,7 +198,7 @@ def test_keys_of_any_type(kind: str) -> None:
     of, values = KEYS[kind]
     schema = pa.schema([("ts", pa.int64()), ("key", of)])
     batch = pa.record_batch([pa.array(range(5)), pa.array(values, of)], schema=schema)
-    aggregates = (Aggregate("n", "count"), Aggregate("keys", "count_distinct", "key"), Aggregate("v", "last", "key"))
+    aggregates = (AggregateColumn.of("n", "count"), AggregateColumn.of("keys", "count_distinct", "key"), AggregateColumn.of("v", "last", "key"))
     gang = running_gang(schema, ("key",), aggregates, 2)
     other = running_gang(schema, ("key",), aggregates, 3)
     for _ in range(3):

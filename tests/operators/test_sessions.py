@@ -12,23 +12,25 @@ from keyed import Gang, windowed_gang
 from windowed import in_batches, random_events, sorted_rows
 
 from tidegate.errors import CorruptDataError
-from tidegate.plan.physical import Aggregate, Window
+from tidegate.operators import preaggregate, session
+from tidegate.operators.session import SessionWindow
 from tidegate.plan.schemas import LATE, late_name
-from tidegate.runtime.operator import Restored, Run
-from tidegate.runtime.operators import preaggregate, session, sessionruns
+from tidegate.state import sessionruns
+from tidegate.state.functions import AggregateColumn
+from tidegate.state.run import Restored, Run
 
 GAP = 300
-SESSION = Window("session", GAP, GAP)
+SESSION = SessionWindow(GAP)
 AGGREGATES = (
-    Aggregate("n", "count"),
-    Aggregate("values", "count", "value"),
-    Aggregate("total", "sum", "count"),
-    Aggregate("low", "min", "value"),
-    Aggregate("high", "max", "name"),
-    Aggregate("average", "mean", "count"),
-    Aggregate("opening", "first", "value"),
-    Aggregate("closing", "last", "name"),
-    Aggregate("names", "count_distinct", "name"),
+    AggregateColumn.of("n", "count"),
+    AggregateColumn.of("values", "count", "value"),
+    AggregateColumn.of("total", "sum", "count"),
+    AggregateColumn.of("low", "min", "value"),
+    AggregateColumn.of("high", "max", "name"),
+    AggregateColumn.of("average", "mean", "count"),
+    AggregateColumn.of("opening", "first", "value"),
+    AggregateColumn.of("closing", "last", "name"),
+    AggregateColumn.of("names", "count_distinct", "name"),
 )
 SQL = """count(*), count(value), sum("count")::BIGINT, min(value), max(name), avg("count"),
          first(value ORDER BY ts, value) FILTER (value IS NOT NULL),
@@ -104,8 +106,8 @@ def rows(*times: int | None, key: int = 1) -> pa.RecordBatch:
 
 
 def counting(parallelism: int = 1, *, lateness: int = 0, late: bool = False) -> Gang:
-    window = Window("session", 10, 10, lateness)
-    return windowed_gang(rows().schema, ("key",), window, (Aggregate("n", "count"),), parallelism, late=late)
+    window = SessionWindow(10, lateness)
+    return windowed_gang(rows().schema, ("key",), window, (AggregateColumn.of("n", "count"),), parallelism, late=late)
 
 
 def test_rows_a_gap_apart_are_two_sessions_and_closer_ones_are_one() -> None:
@@ -208,7 +210,7 @@ def test_late_and_out_of_order_rows_are_judged_one_by_one(seed: int, late: bool)
 
 
 def test_freezing_takes_no_longer_with_more_state() -> None:
-    gang = windowed_gang(rows().schema, ("key",), Window("session", 10, 10), (Aggregate("n", "count"),))
+    gang = windowed_gang(rows().schema, ("key",), SessionWindow(10), (AggregateColumn.of("n", "count"),))
     for start in range(0, 4_000, 100):
         gang.feed(pa.record_batch({"ts": [start] * 100, "key": list(range(start, start + 100))}))
         gang.watermark(start - 2_000)

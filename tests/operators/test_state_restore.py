@@ -17,14 +17,16 @@ from windowed import (
 )
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.plan.physical import Aggregate, Window
-from tidegate.runtime.operator import Frozen, Restored, Run
-from tidegate.runtime.operators import aggregate, panes
-from tidegate.state import runs
+from tidegate.operators import aggregate
+from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.window import Window
+from tidegate.state import panes, runs
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import key_groups, range_of
+from tidegate.state.run import Frozen, Restored, Run
 
-AGGREGATES = (Aggregate("n", "count"), Aggregate("total", "sum", "value"), Aggregate("last", "max", "name"))
-WINDOWS = [Window("tumbling", 1000, 1000), Window("sliding", 2500, 1000)]
+AGGREGATES = (AggregateColumn.of("n", "count"), AggregateColumn.of("total", "sum", "value"), AggregateColumn.of("last", "max", "name"))
+WINDOWS = [FixedWindow("tumbling", 1000, 1000), FixedWindow("sliding", 2500, 1000)]
 WAYS = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 7), (7, 3), (4, 4), (7, 1)]
 
 
@@ -84,7 +86,7 @@ def test_a_join_goes_on_after_a_restore_as_if_nothing_had_happened(
 
 def counting(window: Window, parallelism: int) -> AggregateGang:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
-    return AggregateGang(schema, ("key",), window, (Aggregate("n", "count"),), parallelism)
+    return AggregateGang(schema, ("key",), window, (AggregateColumn.of("n", "count"),), parallelism)
 
 
 def rows_at(ts: int, keys: int = 50) -> pa.RecordBatch:
@@ -93,7 +95,7 @@ def rows_at(ts: int, keys: int = 50) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4, 7])
 def test_a_late_row_after_a_restore_does_not_reopen_a_window(after: int) -> None:
-    old, new = counting(Window("tumbling", 10, 10), 2), counting(Window("tumbling", 10, 10), after)
+    old, new = counting(FixedWindow("tumbling", 10, 10), 2), counting(FixedWindow("tumbling", 10, 10), after)
     old.feed(rows_at(5))
     old.watermark(10)
     old.feed(rows_at(6))
@@ -108,7 +110,7 @@ def test_a_late_row_after_a_restore_does_not_reopen_a_window(after: int) -> None
 
 
 @pytest.mark.parametrize(
-    "window", [Window("tumbling", 10, 10), Window("sliding", 20, 10)], ids=lambda w: w.kind
+    "window", [FixedWindow("tumbling", 10, 10), FixedWindow("sliding", 20, 10)], ids=str
 )
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_groups_whose_old_subtask_was_ahead_do_not_give_a_window_twice(window: Window, after: int) -> None:
@@ -144,7 +146,7 @@ def test_groups_whose_old_subtask_was_ahead_do_not_give_a_window_twice(window: W
 @pytest.mark.parametrize("kind", ["aggregate", "join"])
 def test_freezing_copies_references_and_touches_no_rows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     events = random_events(4, 2000)
-    window = Window("tumbling", 1000, 1000)
+    window = FixedWindow("tumbling", 1000, 1000)
     if kind == "aggregate":
         gang: AggregateGang | JoinGang = AggregateGang(events.schema, ("key",), window, AGGREGATES)
         for batch in in_batches(events, 100):
@@ -181,7 +183,7 @@ def test_what_is_frozen_does_not_change_afterwards() -> None:
 
 
 def test_old_runs_stay_the_same_from_one_checkpoint_to_the_next() -> None:
-    gang = counting(Window("tumbling", 10, 10), 1)
+    gang = counting(FixedWindow("tumbling", 10, 10), 1)
     for number in range(200):
         gang.feed(rows_at(number % 10))
         gang.watermark(-1)
@@ -193,7 +195,7 @@ def test_old_runs_stay_the_same_from_one_checkpoint_to_the_next() -> None:
 
 
 def test_a_run_that_is_ours_as_a_whole_is_not_copied() -> None:
-    old, new = counting(Window("tumbling", 10, 10), 2), counting(Window("tumbling", 10, 10), 2)
+    old, new = counting(FixedWindow("tumbling", 10, 10), 2), counting(FixedWindow("tumbling", 10, 10), 2)
     old.feed(rows_at(5))
     old.watermark(0)
     frozen = old.freeze()
@@ -204,7 +206,7 @@ def test_a_run_that_is_ours_as_a_whole_is_not_copied() -> None:
 
 
 def test_state_is_measured_in_rows_and_bytes() -> None:
-    gang = counting(Window("tumbling", 10, 10), 1)
+    gang = counting(FixedWindow("tumbling", 10, 10), 1)
     gang.feed(rows_at(5))
     gang.watermark(0)
     (receiver,) = gang.receivers
@@ -229,7 +231,7 @@ def test_state_that_does_not_fit_is_refused(
     kind: str, broken: Callable[[Restored], Restored], error: type[Exception]
 ) -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
-    window = Window("tumbling", 10, 10)
+    window = FixedWindow("tumbling", 10, 10)
     gang: AggregateGang | JoinGang
     if kind == "aggregate":
         gang = counting(window, 1)
@@ -241,7 +243,7 @@ def test_state_that_does_not_fit_is_refused(
 
 
 def test_a_stored_row_without_a_window_is_corrupt() -> None:
-    gang = counting(Window("tumbling", 10, 10), 1)
+    gang = counting(FixedWindow("tumbling", 10, 10), 1)
     (frozen,) = gang.freeze()
     torn = pa.RecordBatch.from_pylist([{"__window": None, "key": 1, "n__n": 1}], gang.partials)
     with pytest.raises(CorruptDataError, match="without a window"):

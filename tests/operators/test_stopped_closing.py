@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from stopping import KINDS, Gang
 
 from tidegate.errors import CorruptDataError
-from tidegate.runtime.operator import Restored, Run
-from tidegate.runtime.operators import closing, join, panes, session, sessionruns
+from tidegate.operators import closing, join, session
+from tidegate.state import panes, sessionruns
 from tidegate.state.keygroups import key_groups, range_of
+from tidegate.state.run import Restored, Run
 
 WAYS = [(1, 1), (1, 2), (2, 3), (3, 1)]
 
@@ -69,7 +70,7 @@ def test_stopped_anywhere_and_restored_the_union_is_exact(kind: str, before: int
     for stop in stops(kind, before):
         first = half_way(kind, before)
         first.watermark(330, stop)
-        stopped += first.owes
+        stopped += first.has_pending
         second = first.restored(after)
         second.resume()
         second.feed(rows(400, 40))
@@ -85,11 +86,11 @@ def test_stopped_and_not_restored_it_goes_on_where_it_was(kind: str) -> None:
         gang = half_way(kind, 1)
         rounds = 0
         gang.watermark(330, stop)
-        while gang.owes:
+        while gang.has_pending:
             before = len(gang.given)
             gang.watermark(330, 1)
             rounds += 1
-            assert rounds < 500 and (len(gang.given) > before or not gang.owes)
+            assert rounds < 500 and (len(gang.given) > before or not gang.has_pending)
         gang.feed(rows(400, 40))
         gang.finish()
         assert gang.rows == whole(kind), stop
@@ -149,7 +150,7 @@ def test_one_subtasks_debt_closes_nothing_of_another(kind: str, time: int, after
     gang = Gang(kind, 2)
     gang.feed([(10, key, 0) for key in keys])
     gang.watermark(time, 2, only=1)
-    assert gang.owes
+    assert gang.has_pending
     gang = gang.restored(after)
     gang.resume()
     gang.feed([(15, key, 0) for key in keys])
@@ -182,7 +183,7 @@ def test_what_a_checkpoint_has_stored_of_a_large_window_is_not_stored_again_whil
     (receiver,) = gang.receivers
     stored = {run.uid for run in receiver.freeze().runs}
     gang.watermark(130, 1)
-    assert gang.owes
+    assert gang.has_pending
     frozen = receiver.freeze()
     fresh = [run for run in frozen.runs if run.uid not in stored and run.batch.schema != sessionruns.HOLES]
     assert len(frozen.runs) > len(fresh) + 2
@@ -195,7 +196,7 @@ def test_freezing_while_a_window_is_given_allocates_nothing() -> None:
     for kind in ("tumbling", "sliding", "join"):
         gang = half_way(kind, 1)
         gang.watermark(330, 2)
-        assert gang.owes
+        assert gang.has_pending
         allocated = pa.total_allocated_bytes()
         frozen = [receiver.freeze() for receiver in gang.receivers]
         assert frozen and pa.total_allocated_bytes() == allocated
@@ -206,7 +207,7 @@ def test_wide_rows_are_given_in_more_steps(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(closing, "CLOSE_BYTES", 1_000)
     gang = half_way("tumbling", 1)
     gang.watermark(100, 1)
-    assert 0 < len(gang.rows) < 11 and gang.owes
+    assert 0 < len(gang.rows) < 11 and gang.has_pending
 
 
 # -- any schedule --------------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def test_any_number_of_cuts_anywhere_changes_nothing(kind: str, actions: list[tu
                     now += 40 * size
                     reference.watermark(now)
                     gang.watermark(now, size)
-                    gang = go_on(gang, now, parallelism if gang.owes and size % 2 else None)
+                    gang = go_on(gang, now, parallelism if gang.has_pending and size % 2 else None)
                 case "cut":
                     gang = gang.restored(parallelism)
                     gang.resume()
@@ -269,31 +270,31 @@ BAD: list[Any] = [
     7,
     [],
     {"runs": 1},
-    {"runs": 99, "rest": 0, "label": None, "steps": 2, "given": 1},
-    {"runs": -1, "rest": 1, "label": None, "steps": 2, "given": 1},
-    {"runs": 1, "rest": 0, "label": "0", "steps": 2, "given": 1},
-    {"runs": 1, "rest": 0, "label": 1 << 63, "steps": 2, "given": 1},
-    {"runs": 1, "rest": 0, "label": None, "steps": 2, "given": 3},
-    {"runs": 1, "rest": 0, "label": None, "steps": 1 << 16, "given": 0},
-    {"runs": 1, "rest": 0, "label": None, "steps": 2, "given": -1},
+    {"runs": 99, "rest": 0, "label": None, "steps": 2, "emitted": 1},
+    {"runs": -1, "rest": 1, "label": None, "steps": 2, "emitted": 1},
+    {"runs": 1, "rest": 0, "label": "0", "steps": 2, "emitted": 1},
+    {"runs": 1, "rest": 0, "label": 1 << 63, "steps": 2, "emitted": 1},
+    {"runs": 1, "rest": 0, "label": None, "steps": 2, "emitted": 3},
+    {"runs": 1, "rest": 0, "label": None, "steps": 1 << 16, "emitted": 0},
+    {"runs": 1, "rest": 0, "label": None, "steps": 2, "emitted": -1},
 ]
 
 
-@pytest.mark.parametrize("owed", BAD, ids=str)
+@pytest.mark.parametrize("pending", BAD, ids=str)
 @pytest.mark.parametrize("kind", ["tumbling", "join"])
-def test_an_impossible_debt_is_corrupt(kind: str, owed: Any) -> None:
+def test_impossible_pending_output_is_corrupt(kind: str, pending: Any) -> None:
     gang = half_way(kind, 1)
     gang.watermark(330, 1)
     (frozen,) = gang.freeze()
-    with pytest.raises(CorruptDataError, match="owes an impossible"):
-        Gang(kind, 1).receivers[0].restore([Restored(0, {**frozen.meta, "owed": owed}, frozen.runs)])
+    with pytest.raises(CorruptDataError, match="impossible pending output"):
+        Gang(kind, 1).receivers[0].restore([Restored(0, {**frozen.meta, "pending": pending}, frozen.runs)])
 
 
-@pytest.mark.parametrize("owed", [7, {}, [[0, 128]], [[5, 5, 0]], [[0, 129, 0]]], ids=str)
-def test_an_impossible_debt_of_sessions_is_corrupt(owed: Any) -> None:
+@pytest.mark.parametrize("pending", [7, {}, [[0, 128]], [[5, 5, 0]], [[0, 129, 0]]], ids=str)
+def test_impossible_pending_output_of_sessions_is_corrupt(pending: Any) -> None:
     (frozen,) = half_way("session", 1).freeze()
     with pytest.raises(CorruptDataError):
-        Gang("session", 1).receivers[0].restore([Restored(0, {**frozen.meta, "owed": owed}, frozen.runs)])
+        Gang("session", 1).receivers[0].restore([Restored(0, {**frozen.meta, "pending": pending}, frozen.runs)])
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "join"])
@@ -310,5 +311,5 @@ def test_owed_rows_with_other_columns_are_corrupt(kind: str) -> None:
 def test_state_of_a_closing_that_was_not_stopped_owes_nothing(kind: str) -> None:
     gang = half_way(kind, 2)
     gang.watermark(330)
-    assert all("owed" not in frozen.meta for frozen in gang.freeze())
-    assert not gang.restored(3).owes
+    assert all("pending" not in frozen.meta for frozen in gang.freeze())
+    assert not gang.restored(3).has_pending

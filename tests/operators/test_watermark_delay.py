@@ -8,9 +8,12 @@ import pyarrow as pa
 import pytest
 from keyed import END_OF_TIME, windowed_gang
 
-from tidegate.plan.physical import Aggregate, Window
+from tidegate.operators.expression import Stateless
+from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.session import SessionWindow
+from tidegate.operators.window import Window
 from tidegate.runtime.chain import Chain
-from tidegate.runtime.operators.expression import Stateless
+from tidegate.state.functions import AggregateColumn
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
 LATENESS = 300
@@ -31,10 +34,9 @@ class Probe(Stateless):
         return ()
 
 
-@pytest.mark.parametrize("kind", ["tumbling", "session"])
-def test_a_result_comes_ahead_of_every_watermark_that_would_make_it_late(kind: str) -> None:
-    window = Window(kind, 100, 100, LATENESS)  # type: ignore[arg-type]
-    gang = windowed_gang(SCHEMA, ("key",), window, (Aggregate("n", "count"),))
+@pytest.mark.parametrize("window", [FixedWindow("tumbling", 100, 100, LATENESS), SessionWindow(100, LATENESS)], ids=str)
+def test_a_result_comes_ahead_of_every_watermark_that_would_make_it_late(window: Window) -> None:
+    gang = windowed_gang(SCHEMA, ("key",), window, (AggregateColumn.of("n", "count"),))
     assert gang.sender is not None
     probe = Probe()
     chain = Chain([("pre", gang.sender), ("agg", gang.receivers[0]), ("probe", probe)])
@@ -46,6 +48,6 @@ def test_a_result_comes_ahead_of_every_watermark_that_would_make_it_late(kind: s
 
 
 def test_the_end_of_time_is_passed_on_at_once() -> None:
-    gang = windowed_gang(SCHEMA, ("key",), Window("session", 100, 100, LATENESS), (Aggregate("n", "count"),))
+    gang = windowed_gang(SCHEMA, ("key",), SessionWindow(100, LATENESS), (AggregateColumn.of("n", "count"),))
     gang.feed(pa.record_batch([[5], [1]], schema=SCHEMA))
     assert gang.finish().column("window_end").to_pylist() == [105]

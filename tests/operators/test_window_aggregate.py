@@ -12,26 +12,29 @@ import pytest
 from windowed import AggregateGang, in_batches, random_events, sorted_rows, starts_of
 
 from tidegate.errors import InvalidUseError
-from tidegate.plan.physical import Aggregate, Window
-from tidegate.runtime.operators import closing, panes, preaggregate
+from tidegate.operators import closing, preaggregate
+from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.window import Window
+from tidegate.state import panes
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import partial_schema
 
 AGGREGATES = (
-    Aggregate("n", "count"),
-    Aggregate("values", "count", "value"),
-    Aggregate("total", "sum", "value"),
-    Aggregate("whole", "sum", "count"),
-    Aggregate("low", "min", "value"),
-    Aggregate("high", "max", "value"),
-    Aggregate("first_name", "min", "name"),
-    Aggregate("last_name", "max", "name"),
-    Aggregate("average", "mean", "value"),
-    Aggregate("average_count", "mean", "count"),
+    AggregateColumn.of("n", "count"),
+    AggregateColumn.of("values", "count", "value"),
+    AggregateColumn.of("total", "sum", "value"),
+    AggregateColumn.of("whole", "sum", "count"),
+    AggregateColumn.of("low", "min", "value"),
+    AggregateColumn.of("high", "max", "value"),
+    AggregateColumn.of("first_name", "min", "name"),
+    AggregateColumn.of("last_name", "max", "name"),
+    AggregateColumn.of("average", "mean", "value"),
+    AggregateColumn.of("average_count", "mean", "count"),
 )
 SQL = """count(*), count(value), sum(value), sum("count")::BIGINT, min(value), max(value), min(name), max(name),
          avg(value), avg("count")"""
-TUMBLING = Window("tumbling", 1000, 1000)
-WINDOWS = [TUMBLING, *(Window("sliding", size, 1000) for size in (3000, 2500, 300))]
+TUMBLING = FixedWindow("tumbling", 1000, 1000)
+WINDOWS = [TUMBLING, *(FixedWindow("sliding", size, 1000) for size in (3000, 2500, 300))]
 
 
 def expected(events: pa.Table, keys: Sequence[str], window: Window) -> list[tuple[object, ...]]:
@@ -83,7 +86,7 @@ def test_results_do_not_depend_on_merges_and_steps(seed: int, monkeypatch: pytes
 
 def test_every_window_is_given_as_soon_as_the_watermark_reaches_its_end() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("n", "count"),))
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("n", "count"),))
     gang.feed(pa.record_batch({"ts": [1, 9, 10, -1], "key": [1, 1, 1, 1]}))
     gang.watermark(9)
     assert gang.result().column("window_start").to_pylist() == [-10]
@@ -99,7 +102,7 @@ def test_every_window_is_given_as_soon_as_the_watermark_reaches_its_end() -> Non
 def test_late_rows_are_dropped_and_counted_and_the_rest_is_exact(window: Window, lateness: int) -> None:
     window = Window(window.kind, window.size, window.slide, lateness)
     events = random_events(3, 3000, spread=4000)
-    gang = AggregateGang(events.schema, ("key",), window, (Aggregate("n", "count"),), 2)
+    gang = AggregateGang(events.schema, ("key",), window, (AggregateColumn.of("n", "count"),), 2)
     kept: dict[tuple[object, int], int] = {}
     late, watermark = 0, -(1 << 62)
     for batch in in_batches(events, 50):
@@ -119,7 +122,7 @@ def test_late_rows_are_dropped_and_counted_and_the_rest_is_exact(window: Window,
 
 def test_late_rows_are_counted_without_a_count_aggregate() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", pa.float64())])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("top", "max", "v"),))
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("top", "max", "v"),))
     gang.watermark(20)
     gang.feed(pa.record_batch({"ts": [1, 2, 25], "key": [1, 1, 1], "v": [1.0, None, 3.0]}))
     assert gang.finish().to_pylist() == [{"key": 1, "window_start": 20, "window_end": 30, "top": 3.0}]
@@ -128,7 +131,7 @@ def test_late_rows_are_counted_without_a_count_aggregate() -> None:
 
 def test_rows_without_an_event_time_are_counted_as_late() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("n", "count"),))
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("n", "count"),))
     gang.feed(pa.record_batch({"ts": pa.array([None, 1, None, 2**63 - 1]), "key": [1, 1, 2, 1]}, schema))
     assert gang.finish().column("n").to_pylist() == [1]
     assert gang.late_rows == 3
@@ -138,7 +141,7 @@ def test_window_bounds_have_the_type_of_the_event_time() -> None:
     kind = pa.timestamp("us", "UTC")
     schema = pa.schema([("ts", kind), ("key", pa.string())])
     gang = AggregateGang(
-        schema, ("key",), Window("tumbling", 1_000_000, 1_000_000), (Aggregate("n", "count"),)
+        schema, ("key",), FixedWindow("tumbling", 1_000_000, 1_000_000), (AggregateColumn.of("n", "count"),)
     )
     gang.feed(pa.record_batch({"ts": pa.array([-1, 1_500_000], kind), "key": ["a", "a"]}))
     result = gang.finish()
@@ -150,7 +153,7 @@ def test_window_bounds_have_the_type_of_the_event_time() -> None:
 def test_pieces_are_bounded() -> None:
     rows = 200_000
     batch = pa.record_batch({"ts": pa.array([5] * rows), "key": pa.array(range(rows))})
-    gang = AggregateGang(batch.schema, ("key",), Window("tumbling", 10, 10), (Aggregate("n", "count"),))
+    gang = AggregateGang(batch.schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("n", "count"),))
     gang.feed(batch)
     result = gang.finish()
     assert result.num_rows == rows
@@ -160,7 +163,7 @@ def test_pieces_are_bounded() -> None:
 def test_windows_are_let_go_of_while_others_are_still_being_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "CLOSE_ROWS", 50)
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("n", "count"),))
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("n", "count"),))
     gang.feed(pa.record_batch({"ts": list(range(200)), "key": list(range(200))}))
     gang.watermark(0)
     (receiver,) = gang.receivers
@@ -170,7 +173,7 @@ def test_windows_are_let_go_of_while_others_are_still_being_given(monkeypatch: p
 
 def test_both_zeros_and_all_nans_are_one_key_each() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.float64())])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("n", "count"),), 4)
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("n", "count"),), 4)
     gang.feed(pa.record_batch({"ts": [1] * 6, "key": [0.0, -0.0, math.nan, -math.nan, None, None]}, schema))
     assert sorted(gang.finish().column("n").to_pylist()) == [2, 2, 2]
 
@@ -178,7 +181,7 @@ def test_both_zeros_and_all_nans_are_one_key_each() -> None:
 def test_dictionary_keys_and_values_work_over_batches_with_other_dictionaries() -> None:
     kind = pa.dictionary(pa.int32(), pa.string())
     schema = pa.schema([("ts", pa.int64()), ("key", kind), ("v", kind)])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("top", "max", "v"),), 2)
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("top", "max", "v"),), 2)
     for keys, values in ((["a", "b"], ["x", "y"]), (["b", None], ["z", "q"])):
         columns = [pa.array([1, 2]), pa.array(keys).cast(kind), pa.array(values).cast(kind)]
         gang.feed(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -193,7 +196,7 @@ def test_dictionary_keys_and_values_work_over_batches_with_other_dictionaries() 
 
 def one_sum(values: Sequence[object], kind: pa.DataType, function: str = "sum") -> object:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", kind)])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("s", function, "v"),))  # type: ignore[arg-type]
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("s", function, "v"),))  # type: ignore[arg-type]
     for value in values:
         gang.feed(
             pa.RecordBatch.from_arrays([pa.array([1]), pa.array([1]), pa.array([value], kind)], schema=schema)
@@ -213,7 +216,7 @@ def test_an_integer_sum_that_leaves_64_bits_is_an_error_and_one_that_fits_is_exa
 
 def test_an_overflow_inside_one_batch_is_an_error() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", pa.int64())])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("s", "sum", "v"),))
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("s", "sum", "v"),))
     gang.feed(pa.record_batch({"ts": [1, 1], "key": [1, 1], "v": [2**62, 2**62]}))
     with pytest.raises(InvalidUseError, match="too large"):
         gang.finish()
@@ -234,7 +237,7 @@ def test_a_decimal_sum_that_leaves_its_digits_is_an_error_and_one_that_fits_is_e
 def test_an_overflow_of_decimals_inside_one_batch_is_an_error() -> None:
     kind = pa.decimal128(38, 0)
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", kind)])
-    gang = AggregateGang(schema, ("key",), Window("tumbling", 10, 10), (Aggregate("s", "sum", "v"),))
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("s", "sum", "v"),))
     values = pa.array([Decimal("9" * 38)] * 2, kind)
     gang.feed(pa.RecordBatch.from_arrays([pa.array([1, 1]), pa.array([1, 1]), values], schema=schema))
     with pytest.raises(InvalidUseError, match="too large"):
@@ -254,7 +257,7 @@ def test_narrow_types_are_summed_in_wide_ones() -> None:
 
 def test_partials_have_the_promised_columns() -> None:
     schema = pa.schema([("ts", pa.int64()), ("k", pa.string()), ("v", pa.int8()), ("f", pa.float32())])
-    plain = (Aggregate("n", "count"), Aggregate("t", "sum", "v"), Aggregate("a", "mean", "f"))
+    plain = (AggregateColumn.of("n", "count"), AggregateColumn.of("t", "sum", "v"), AggregateColumn.of("a", "mean", "f"))
     assert partial_schema(("k",), plain, schema) == pa.schema(
         [
             ("__window", pa.int64()),
@@ -265,7 +268,7 @@ def test_partials_have_the_promised_columns() -> None:
             ("a__n", pa.int64()),
         ]
     )
-    hidden = partial_schema(("k",), (Aggregate("lo", "min", "f"), Aggregate("c", "count", "v")), schema)
+    hidden = partial_schema(("k",), (AggregateColumn.of("lo", "min", "f"), AggregateColumn.of("c", "count", "v")), schema)
     assert hidden.names == ["__window", "k", "__rows", "lo__lo", "c__n"]
     assert hidden.field("lo__lo").type == pa.float32()
 
@@ -273,19 +276,25 @@ def test_partials_have_the_promised_columns() -> None:
 @pytest.mark.parametrize(
     ("keys", "aggregate", "message"),
     [
-        (("k",), Aggregate("x", "sum", "s"), "sum does not work on string"),
-        (("k",), Aggregate("x", "sum"), "needs a column"),
-        (("k",), Aggregate("x", "first", "list"), "first does not work on list"),
-        (("k",), Aggregate("x", "count_distinct", "list"), "count_distinct does not work on list"),
-        (("k",), Aggregate("x", "sum", "missing"), "column=missing"),
-        (("missing",), Aggregate("x", "count"), "column=missing"),
-        (("x__n",), Aggregate("x", "count"), "different names"),
+        (("k",), AggregateColumn.of("x", "sum", "s"), "sum does not work on string"),
+        (("k",), AggregateColumn.of("x", "first", "list"), "first does not work on list"),
+        (("k",), AggregateColumn.of("x", "count_distinct", "list"), "count_distinct does not work on list"),
+        (("k",), AggregateColumn.of("x", "sum", "missing"), "column=missing"),
+        (("missing",), AggregateColumn.of("x", "count"), "column=missing"),
+        (("x__n",), AggregateColumn.of("x", "count"), "different names"),
     ],
 )
 def test_partials_that_cannot_be_are_refused(
-    keys: tuple[str, ...], aggregate: Aggregate, message: str
+    keys: tuple[str, ...], aggregate: AggregateColumn, message: str
 ) -> None:
     fields = [("k", pa.int64()), ("v", pa.int64()), ("s", pa.string()), ("x__n", pa.int64())]
     schema = pa.schema([*fields, ("list", pa.list_(pa.int64()))])
     with pytest.raises(InvalidUseError, match=message):
         partial_schema(keys, (aggregate,), schema)
+
+
+def test_only_count_does_without_a_column() -> None:
+    with pytest.raises(InvalidUseError, match="sum needs a column"):
+        AggregateColumn.of("x", "sum")
+    with pytest.raises(InvalidUseError, match="no such aggregate function"):
+        AggregateColumn.of("x", "product", "v")

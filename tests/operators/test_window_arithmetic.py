@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 from windowed import starts_of
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.plan.physical import Window
-from tidegate.runtime.operators.window import NEVER, Closed, Windows
+from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.session import SessionWindow
+from tidegate.state.closed import NEVER, Closed
+from tidegate.state.windows import Windows
 
 times = st.integers(-(10**15), 10**15)
 sizes = st.integers(1, 50)
@@ -19,8 +23,8 @@ sizes = st.integers(1, 50)
 
 @given(times, sizes, sizes)
 def test_a_time_is_in_the_windows_of_its_pane_and_in_no_other(time: int, size: int, slide: int) -> None:
-    window = Window("sliding", size, slide)
-    windows = Windows.of(window)
+    window = FixedWindow("sliding", size, slide)
+    windows = window.windows
     pane = windows.panes(pa.array([time]))[0].as_py()
     assert pane <= time < pane + windows.pane
     assert pane % windows.pane == 0
@@ -29,7 +33,7 @@ def test_a_time_is_in_the_windows_of_its_pane_and_in_no_other(time: int, size: i
 
 @given(st.lists(times, min_size=1), st.integers(1, 10**6))
 def test_tumbling_starts_are_floored_below_zero_too(values: list[int], size: int) -> None:
-    windows = Windows.of(Window("tumbling", size, size))
+    windows = Windows.of(size, size)
     assert windows.panes(pa.array(values)).to_pylist() == [value // size * size for value in values]
     panes = {value // size * size for value in values}
     assert windows.one_pane(pa.array(values)) == (panes.pop() if len(panes) == 1 else None)
@@ -39,24 +43,24 @@ def test_tumbling_starts_are_floored_below_zero_too(values: list[int], size: int
 def test_closing_lists_every_window_between_two_watermarks(
     size: int, slide: int, lateness: int, after: int, further: int
 ) -> None:
-    windows = Windows.of(Window("sliding", size, slide, lateness))
+    windows = Windows.of(size, slide, lateness)
     every = range(-1000 * slide, 1001 * slide, slide)
     expected = [start for start in every if after < start + size + lateness <= after + further]
     assert list(windows.closing(after, after + further)) == expected
 
 
 def test_a_pane_between_windows_is_taken_by_none() -> None:
-    windows = Windows.of(Window("sliding", 2, 10))
+    windows = Windows.of(2, 10)
     assert windows.retires_at(0) == 2
     assert windows.retires_at(4) is None
 
 
 def test_a_pane_retires_with_its_last_window_and_the_allowed_lateness() -> None:
-    assert Windows.of(Window("sliding", 30, 10, 5)).retires_at(20) == 20 + 30 + 5
+    assert Windows.of(30, 10, 5).retires_at(20) == 20 + 30 + 5
 
 
 def test_rows_without_a_usable_time_have_no_pane() -> None:
-    windows = Windows.of(Window("tumbling", 10, 10))
+    windows = Windows.of(10, 10)
     extremes = pa.array([None, -(2**63), 2**63 - 1, 25, -25])
     assert windows.panes(extremes).to_pylist() == [None, None, None, 20, -30]
     assert windows.one_pane(pa.array([2**63 - 1])) is None
@@ -65,25 +69,23 @@ def test_rows_without_a_usable_time_have_no_pane() -> None:
 
 
 def test_timestamps_count_in_their_own_unit() -> None:
-    windows = Windows.of(Window("tumbling", 1000, 1000))
+    windows = Windows.of(1000, 1000)
     assert windows.panes(pa.array([-1, 1999], pa.timestamp("us", "UTC"))).to_pylist() == [-1000, 1000]
 
 
 @pytest.mark.parametrize(
-    "window",
-    [
-        Window("session", 10, 10),
-        Window("tumbling", 0, 0),
-        Window("sliding", 10, 0),
-        Window("sliding", -1, 5),
-        Window("tumbling", 10, 5),
-        Window("tumbling", 10, 10, -1),
-    ],
+    "arguments",
+    [("tumbling", 0, 0), ("sliding", 10, 0), ("sliding", -1, 5), ("tumbling", 10, 5), ("tumbling", 10, 10, -1)],
     ids=str,
 )
-def test_windows_that_cannot_be_are_refused(window: Window) -> None:
+def test_windows_that_cannot_be_are_refused(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidUseError):
-        Windows.of(window)
+        FixedWindow(*arguments)
+
+
+def test_a_session_has_no_fixed_bounds() -> None:
+    with pytest.raises(InvalidUseError, match="other bounds on each side"):
+        SessionWindow(10).fixed("join")
 
 
 def test_groups_that_are_ahead_stay_closed_until_the_watermark_has_caught_up() -> None:

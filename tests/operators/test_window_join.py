@@ -10,12 +10,15 @@ import pyarrow as pa
 import pytest
 from windowed import JoinGang, in_batches, join_spec, random_events, sorted_rows, starts_of
 
+from specs import build
 from tidegate.errors import InvalidUseError
-from tidegate.plan.physical import JoinSpec, Window
-from tidegate.runtime.operators import closing, panes
-from tidegate.runtime.operators.build import build
+from tidegate.operators import closing
+from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.join import WindowJoin
+from tidegate.operators.window import Window
+from tidegate.state import panes
 
-WINDOWS = [Window("tumbling", 1000, 1000), Window("sliding", 2500, 1000), Window("sliding", 300, 1000)]
+WINDOWS = [FixedWindow("tumbling", 1000, 1000), FixedWindow("sliding", 2500, 1000), FixedWindow("sliding", 300, 1000)]
 
 
 def sides(seed: int, rows: int = 1500) -> tuple[pa.Table, pa.Table]:
@@ -24,7 +27,7 @@ def sides(seed: int, rows: int = 1500) -> tuple[pa.Table, pa.Table]:
     return left, right
 
 
-def expected(left: pa.Table, right: pa.Table, spec: JoinSpec) -> list[tuple[object, ...]]:
+def expected(left: pa.Table, right: pa.Table, spec: WindowJoin) -> list[tuple[object, ...]]:
     """The same join as one batch."""
     window = spec.window
     floored = f"(ts - ((ts % {window.slide}) + {window.slide}) % {window.slide})"
@@ -84,7 +87,7 @@ def test_pairs_do_not_depend_on_merges_and_steps(seed: int, monkeypatch: pytest.
 
 def test_columns_that_clash_are_those_of_the_right_side() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", pa.string())])
-    gang = JoinGang(join_spec(schema, schema, ("key",), Window("tumbling", 10, 10)))
+    gang = JoinGang(join_spec(schema, schema, ("key",), FixedWindow("tumbling", 10, 10)))
     gang.feed(0, pa.record_batch({"ts": [1], "key": [7], "v": ["left"]}))
     gang.feed(1, pa.record_batch({"ts": [2], "key": [7], "v": ["right"]}))
     row = {
@@ -101,7 +104,7 @@ def test_columns_that_clash_are_those_of_the_right_side() -> None:
 
 def test_null_keys_never_match_and_are_not_kept() -> None:
     schema = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
-    gang = JoinGang(join_spec(schema, schema, ("a", "b"), Window("tumbling", 10, 10)))
+    gang = JoinGang(join_spec(schema, schema, ("a", "b"), FixedWindow("tumbling", 10, 10)))
     rows = pa.record_batch({"ts": [1, 1, 1], "a": [None, 1, None], "b": ["x", None, None]}, schema)
     gang.feed(0, rows)
     gang.feed(1, rows)
@@ -112,7 +115,7 @@ def test_null_keys_never_match_and_are_not_kept() -> None:
 
 def test_float_keys_match_by_value() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.float64())])
-    gang = JoinGang(join_spec(schema, schema, ("key",), Window("tumbling", 10, 10)), 4)
+    gang = JoinGang(join_spec(schema, schema, ("key",), FixedWindow("tumbling", 10, 10)), 4)
     gang.feed(0, pa.record_batch({"ts": [1, 1], "key": [0.0, math.nan]}))
     gang.feed(1, pa.record_batch({"ts": [2, 2], "key": [-0.0, -math.nan]}))
     assert gang.finish().num_rows == 2
@@ -120,7 +123,7 @@ def test_float_keys_match_by_value() -> None:
 
 def test_nested_columns_pass_through() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("tags", pa.list_(pa.string()))])
-    gang = JoinGang(join_spec(schema, schema, ("key",), Window("tumbling", 10, 10)))
+    gang = JoinGang(join_spec(schema, schema, ("key",), FixedWindow("tumbling", 10, 10)))
     for port in (0, 1):
         gang.feed(port, pa.record_batch({"ts": [1], "key": [1], "tags": [["a", None]]}, schema))
     assert gang.finish().column("tags_right").to_pylist() == [["a", None]]
@@ -128,7 +131,7 @@ def test_nested_columns_pass_through() -> None:
 
 def test_a_window_with_far_more_pairs_than_rows_comes_in_bounded_pieces() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
-    gang = JoinGang(join_spec(schema, schema, ("key",), Window("tumbling", 10, 10)))
+    gang = JoinGang(join_spec(schema, schema, ("key",), FixedWindow("tumbling", 10, 10)))
     rows = pa.record_batch({"ts": pa.array([1] * 100_000), "key": pa.array([5] * 100_000)})
     gang.feed(0, rows)
     gang.feed(1, rows)
@@ -168,11 +171,11 @@ def test_joins_that_cannot_be_are_refused() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
     other_key = pa.schema([("ts", pa.int64()), ("key", pa.string())])
     other_time = pa.schema([("ts", pa.timestamp("ms")), ("key", pa.int64())])
-    window = Window("tumbling", 10, 10)
+    window = FixedWindow("tumbling", 10, 10)
     for left, right, keys, message in (
         (schema, other_key, ("key",), "two types"),
         (schema, other_time, ("key",), "event times"),
         (schema, schema, (), "needs a key"),
     ):
         with pytest.raises(InvalidUseError, match=message):
-            build(join_spec(left, right, keys, window), subtask=0, parallelism=1, key_groups=128)
+            build(join_spec(left, right, keys, window), 0, 1)

@@ -8,17 +8,20 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidegate.plan.physical import Aggregate, AggregateSpec, JoinSpec, PreAggregateSpec, Window
-from tidegate.runtime.operator import Frozen, Operator, Restored
-from tidegate.runtime.operators.build import build
+from specs import build, pre_aggregate, window_aggregate, window_join
+from tidegate.operators.join import WindowJoin
+from tidegate.operators.window import Window
+from tidegate.plan.operator import Operator
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import partition
 from tidegate.state.partial import partial_schema
+from tidegate.state.run import Frozen, Restored
 
 END_OF_TIME = (1 << 63) - 1
 RESULT_TYPES = {"count": pa.int64(), "mean": pa.float64()}
 
 
-def result_type(aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
+def result_type(aggregate: AggregateColumn, schema: pa.Schema) -> pa.DataType:
     if aggregate.function in RESULT_TYPES:
         return RESULT_TYPES[aggregate.function]
     kind = schema.field(aggregate.column).type
@@ -36,7 +39,7 @@ class AggregateGang:
     schema: pa.Schema
     keys: tuple[str, ...]
     window: Window
-    aggregates: tuple[Aggregate, ...]
+    aggregates: tuple[AggregateColumn, ...]
     parallelism: int = 1
     event_time: str = "ts"
     receivers: list[Operator] = field(default_factory=list)
@@ -51,18 +54,15 @@ class AggregateGang:
             + [pa.field(a.name, result_type(a, self.schema)) for a in self.aggregates]
         )
         self.sender = build(
-            PreAggregateSpec(
+            pre_aggregate(
                 "pre", self.keys, self.window, self.aggregates, self.event_time, self.schema, self.partials
             ),
-            subtask=0,
-            parallelism=1,
-            key_groups=128,
         )
-        spec = AggregateSpec(
+        spec = window_aggregate(
             "agg", self.keys, self.window, self.aggregates, self.event_time, self.partials, self.output
         )
         self.receivers = [
-            build(spec, subtask=subtask, parallelism=self.parallelism, key_groups=128)
+            build(spec, subtask, self.parallelism)
             for subtask in range(self.parallelism)
         ]
 
@@ -106,14 +106,14 @@ class AggregateGang:
 class JoinGang:
     """Receivers of a join; rows are partitioned to them as senders would."""
 
-    spec: JoinSpec
+    spec: WindowJoin
     parallelism: int = 1
     receivers: list[Operator] = field(default_factory=list)
     given: list[pa.RecordBatch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.receivers = [
-            build(self.spec, subtask=subtask, parallelism=self.parallelism, key_groups=128)
+            build(self.spec, subtask, self.parallelism)
             for subtask in range(self.parallelism)
         ]
 
@@ -133,7 +133,7 @@ class JoinGang:
         return self.result()
 
     def result(self) -> pa.Table:
-        return pa.Table.from_batches(self.given, self.spec.output)
+        return pa.Table.from_batches(self.given, self.spec.schema)
 
     def freeze(self) -> list[Frozen]:
         return [frozen for receiver in self.receivers if (frozen := receiver.freeze()) is not None]
@@ -149,7 +149,7 @@ def restore_into(receivers: Sequence[Operator], frozen: Sequence[Frozen]) -> Non
         receiver.restore([Restored(subtask, piece.meta, piece.runs) for subtask, piece in enumerate(frozen)])
 
 
-def join_spec(left: pa.Schema, right: pa.Schema, keys: tuple[str, ...], window: Window) -> JoinSpec:
+def join_spec(left: pa.Schema, right: pa.Schema, keys: tuple[str, ...], window: Window) -> WindowJoin:
     time = left.field("ts").type
     fields = [left.field(key) for key in keys] + [
         pa.field("window_start", time),
@@ -160,7 +160,7 @@ def join_spec(left: pa.Schema, right: pa.Schema, keys: tuple[str, ...], window: 
     for column in right:
         if column.name not in keys:
             fields.append(column.with_name(f"{column.name}_right") if column.name in taken else column)
-    return JoinSpec("join", keys, window, left, right, "ts", "ts", pa.schema(fields))
+    return window_join("join", keys, window, left, right, ("ts", "ts"), pa.schema(fields))
 
 
 def starts_of(time: int, window: Window) -> list[int]:

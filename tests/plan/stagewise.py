@@ -6,8 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from tidegate.plan.physical import MapSpec, OperatorSpec, PhysicalPlan, SinkSpec, SourceSpec, Stage
-from tidegate.runtime.operators.build import build
+from specs import build
+from tidegate.operators.map import MapBatches
+from tidegate.operators.sink import Write
+from tidegate.operators.source import Read
+from tidegate.plan.operator import OperatorSpec
+from tidegate.plan.physical import PhysicalPlan, Stage
 
 END_OF_TIME = 1 << 60
 
@@ -22,32 +26,32 @@ def run(plan: PhysicalPlan) -> dict[str, pa.Table]:
             assert all(batch.schema.equals(edge.schema) for batch in given[edge.source])
         given[stage.name] = _run_stage(stage, arriving)
         last = stage.operators[-1]
-        if isinstance(last, SinkSpec):
-            sinks[last.name] = pa.Table.from_batches(given[stage.name], last.output)
+        if isinstance(last, Write):
+            sinks[last.name] = pa.Table.from_batches(given[stage.name], last.schema)
     return sinks
 
 
 def _run_stage(stage: Stage, arriving: list[tuple[int, pa.RecordBatch]]) -> list[pa.RecordBatch]:
     for spec in stage.operators:
         arriving = [(0, batch) for batch in _run_operator(spec, arriving)]
-        assert all(batch.schema.names == spec.output.names for _, batch in arriving), spec.name
+        assert all(batch.schema.names == spec.schema.names for _, batch in arriving), spec.name
     return [batch for _, batch in arriving]
 
 
 def _run_operator(spec: OperatorSpec, arriving: list[tuple[int, pa.RecordBatch]]) -> Iterable[pa.RecordBatch]:
     match spec:
-        case SourceSpec():
+        case Read():
             return _read(spec)
-        case SinkSpec():
+        case Write():
             return [batch for _, batch in arriving]
-        case MapSpec():
+        case MapBatches():
             return [spec.function(batch) for _, batch in arriving]
-    operator = build(spec, subtask=0, parallelism=1, key_groups=128)
+    operator = build(spec, 0, 1)
     found = [each for port, batch in arriving for each in operator.process(port, batch)]
     return [*found, *operator.watermark(END_OF_TIME), *operator.end()]
 
 
-def _read(spec: SourceSpec) -> Iterator[pa.RecordBatch]:
+def _read(spec: Read) -> Iterator[pa.RecordBatch]:
     for split in spec.source.splits():
         reader = spec.source.open(split, None)
         while not (polled := reader.poll(1000)).finished:

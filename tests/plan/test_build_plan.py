@@ -11,7 +11,9 @@ from stagewise import run
 import tidegate as tg
 from tidegate import col
 from tidegate.errors import InvalidUseError
-from tidegate.plan.physical import AggregateSpec, JoinSpec, PhysicalPlan, Stage
+from tidegate.operators.aggregate import WindowAggregate
+from tidegate.operators.join import WindowJoin
+from tidegate.plan.physical import PhysicalPlan, Stage
 
 TEN = tg.tumbling("10s")
 
@@ -21,7 +23,7 @@ def physical(*outputs: tg.Output) -> PhysicalPlan:
 
 
 def chains(plan: PhysicalPlan) -> list[list[str]]:
-    return [[type(spec).__name__.removesuffix("Spec") for spec in stage.operators] for stage in plan.stages]
+    return [[spec.description.physical for spec in stage.operators] for stage in plan.stages]
 
 
 def edges(plan: PhysicalPlan) -> list[tuple[str, str, int, str]]:
@@ -67,9 +69,9 @@ def test_a_join_has_two_hash_edges_with_ports(bids: tg.Stream, people: tg.Stream
     plan = physical(bids.named("l").join(people.named("r"), on="key", window=TEN).named("j").collect())
     assert chains(plan) == [["Source"], ["Source"], ["Join", "Sink"]]
     assert edges(plan) == [("l", "j", 0, "hash"), ("r", "j", 1, "hash")]
-    (join,) = [spec for spec in plan.stage("j").operators if isinstance(spec, JoinSpec)]
-    assert (join.left_time, join.right_time) == ("ts", "ts")
-    assert [edge.schema for edge in plan.edges] == [join.left, join.right]
+    (join,) = [spec for spec in plan.stage("j").operators if isinstance(spec, WindowJoin)]
+    assert [side.event_time for side in join.inputs] == ["ts", "ts"]
+    assert [edge.schema for edge in plan.edges] == [side.schema for side in join.inputs]
 
 
 def test_a_stream_joined_with_itself_is_read_once(bids: tg.Stream) -> None:
@@ -112,7 +114,7 @@ def test_a_stage_is_named_after_what_it_keeps(bids: tg.Stream) -> None:
 def test_the_result_of_a_window_has_its_end_as_event_time(bids: tg.Stream) -> None:
     plan = physical(counted(counted(bids).named("inner")).named("outer").collect())
     outer = plan.stage("outer").operators[0]
-    assert isinstance(outer, AggregateSpec)
+    assert isinstance(outer, WindowAggregate)
     partial = plan.stage("inner").operators[-1]
     assert partial.name == "outer.partial"
     assert getattr(partial, "event_time", None) == "window_end"

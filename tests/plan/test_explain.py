@@ -17,8 +17,8 @@ import pytest
 
 import tidegate as tg
 from tidegate import col
-from tidegate.plan.explain import explain
 from tidegate.plan.physical import Edge, PhysicalPlan
+from tidegate.planner.explain import explain
 
 GOLDEN = Path(__file__).parent / "golden"
 TEN = tg.tumbling("10s")

@@ -12,7 +12,8 @@ import pytest
 import tidegate as tg
 from tidegate import col
 from tidegate.plan.connector import Source
-from tidegate.plan.names import check_name, function_text, last_part
+from tidegate.plan.identity import function_text, last_part
+from tidegate.planner.names import check_name
 
 TEN = tg.tumbling("10s")
 

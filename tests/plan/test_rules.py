@@ -11,11 +11,13 @@ from stagewise import run
 
 import tidegate as tg
 from tidegate import col
-from tidegate.plan import rules
-from tidegate.plan.build import build
-from tidegate.plan.logical import Filter, LogicalPlan, Partial, Project, Read, topological
-from tidegate.plan.names import name_operators
-from tidegate.plan.rules import (
+from tidegate.operators.expression import Filter, Project
+from tidegate.operators.preaggregate import PreAggregate
+from tidegate.operators.source import Read
+from tidegate.plan.logical import LogicalPlan, topological
+from tidegate.planner import rules
+from tidegate.planner.names import name_operators
+from tidegate.planner.rules import (
     LOGICAL_RULES,
     aggregate_before_exchange,
     apply_rules,
@@ -24,7 +26,8 @@ from tidegate.plan.rules import (
     push_filters,
     push_projections,
 )
-from tidegate.plan.tree import PhysicalNode
+from tidegate.planner.stages import build
+from tidegate.planner.tree import PhysicalNode
 
 TEN = tg.tumbling("10s")
 
@@ -91,7 +94,7 @@ def test_a_join_sends_only_what_is_needed_and_keeps_the_names(bids: tg.Stream, p
     joined = bids.filter(col("kind") != 0).join(people, on="key", window=TEN).select("key", "note_right")
     plan = push_projections(logical(joined))
     assert columns_read(plan) == [["ts", "key", "kind", "note"], ["ts", "key", "note"]]
-    join = next(node for node in topological(plan) if type(node).__name__ == "Join")
+    join = next(node for node in topological(plan) if type(node).__name__ == "WindowJoin")
     assert join.schema.names == ["key", "window_start", "window_end", "ts", "note", "ts_right", "note_right"]
 
 
@@ -156,9 +159,9 @@ def test_a_pushed_filter_frees_its_column(bids: tg.Stream) -> None:
 def test_senders_aggregate_before_the_exchange_once(bids: tg.Stream) -> None:
     plan = logical(bids.key_by("key").window(TEN).aggregate(n=tg.count()))
     once = aggregate_before_exchange(plan)
-    assert kinds(once) == ["Read", "Partial", "Aggregate", "Write"]
+    assert kinds(once) == ["Read", "PreAggregate", "WindowAggregate", "Write"]
     assert kinds(aggregate_before_exchange(once)) == kinds(once)
-    partial = next(node for node in topological(once) if isinstance(node, Partial))
+    partial = next(node for node in topological(once) if isinstance(node, PreAggregate))
     assert partial.schema.names == ["__window", "key", "n__n"]
 
 
@@ -262,8 +265,8 @@ def test_all_of_it_together_shares_its_sources(bids: tg.Stream, people: tg.Strea
 def test_late_rows_come_from_the_aggregate_itself_which_then_takes_raw_rows(bids: tg.Stream) -> None:
     counted = bids.key_by("key").window(TEN).aggregate(n=tg.count(), s=tg.sum("value"))
     plain, parted = apply_rules(logical(counted)), apply_rules(logical(counted, counted.late()))
-    assert "Partial" in kinds(plain) and "Partial" not in kinds(parted)
-    assert kinds(parted).count("Aggregate") == 1 and "Late" not in kinds(parted)
+    assert "PreAggregate" in kinds(plain) and "PreAggregate" not in kinds(parted)
+    assert kinds(parted).count("WindowAggregate") == 1 and "Late" not in kinds(parted)
     assert [sink.schema for sink in parted.sinks] == [counted.schema, bids.schema]
     assert columns_read(parted) == [bids.schema.names]
 

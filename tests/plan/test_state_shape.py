@@ -11,8 +11,8 @@ import pytest
 
 import tidegate as tg
 from tidegate import col
-from tidegate.plan.connector import Json
-from tidegate.plan.shape import describe_state, state_difference
+from tidegate.planner.shape import describe_state, state_difference
+from tidegate.values import Json
 
 TEN = tg.tumbling("10s")
 
@@ -131,6 +131,7 @@ def test_running_aggregates_and_functions_say_what_their_state_is_made_of(bids: 
         "keys": ["key int64", "note string"],
         "key_groups": 128,
         "aggregates": ["n=count() int64", "v=last(value) double"],
+        "layout": "keyed table",
     }
     processed = shape(processing(bids, pa.int64()))
     assert isinstance(processed["op"], dict) and processed["op"]["state"] == ["note string", "n int64"]

@@ -21,7 +21,7 @@ import tidegate as tg
 from tidegate.core.config import CheckpointConfig
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.manifest import CheckpointManifest
-from tidegate.plan.physical import SourceSpec
+from tidegate.operators.source import Read
 from tidegate.runtime.begin import coordinator_config
 from tidegate.runtime.host import Launch
 from tidegate.runtime.leader import Leader, LeaderSetup
@@ -272,7 +272,7 @@ class World:
         self.gangs = 0
         self.pace_ms = 12
         self._exit: Callable[[str | None], None] = lambda why: None
-        specs = [spec for stage in self.plan.stages for spec in stage.operators if isinstance(spec, SourceSpec)]
+        specs = [spec for stage in self.plan.stages for spec in stage.operators if isinstance(spec, Read)]
         self._feeds = [spec.source for spec in specs if isinstance(spec.source, GatedSource) and spec.source.fed]
         self.leader: Leader
         self.leading: Actor
@@ -305,7 +305,7 @@ class World:
         return self.leader
 
     def _launch(self, gang: int, restore_url: str | None = None) -> Launch:
-        specs = [spec for stage in self.plan.stages for spec in stage.operators if isinstance(spec, SourceSpec)]
+        specs = [spec for stage in self.plan.stages for spec in stage.operators if isinstance(spec, Read)]
         setup = NodeSetup(
             plan=self.plan,
             node=0,

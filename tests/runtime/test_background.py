@@ -10,11 +10,12 @@ from runtime_jobs import MemorySink, events
 from runtime_world import QueuedExecutor
 
 from tidegate.errors import RetryableError
+from tidegate.operators import sink
+from tidegate.operators.map import MapOperator, UserFunctionError
+from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import WriterContext
-from tidegate.runtime import background
-from tidegate.runtime.background import MapOperator, SinkOperator, UserFunctionError
-from tidegate.runtime.operator import Restored
 from tidegate.runtime.threads import InlineExecutor
+from tidegate.state.run import Restored
 
 BATCH = events(10).to_batches()[0]
 OTHER = events(3, seed=9).to_batches()[0]
@@ -100,7 +101,7 @@ def test_what_does_not_fit_the_schema_is_the_users_error(given: object) -> None:
     operator, executor, _ = mapper(lambda batch: given)
     list(operator.process(0, BATCH))
     executor.run_one()
-    with pytest.raises(UserFunctionError, match="must give a RecordBatch with the schema"):
+    with pytest.raises(UserFunctionError, match="must return a RecordBatch with the schema"):
         operator.result()
 
 
@@ -131,7 +132,7 @@ def sink_operator() -> tuple[SinkOperator, QueuedExecutor, MemorySink]:
 
 
 def test_a_sink_is_ready_until_its_backlog_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "SINK_BACKLOG_BYTES", 2 * BATCH.nbytes)
+    monkeypatch.setattr(sink, "SINK_BACKLOG_BYTES", 2 * BATCH.nbytes)
     operator, executor, _ = sink_operator()
     list(operator.process(0, BATCH))
     assert operator.ready

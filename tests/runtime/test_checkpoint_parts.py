@@ -29,11 +29,11 @@ from tidegate.core.paths import JobPaths
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
 from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import StateObjectWriter
-from tidegate.runtime.operator import Frozen, Run
 from tidegate.runtime.restore import RestorePlan, states_of
 from tidegate.runtime.snapshotfile import crc32c, encode_inflight, encode_run, read_inflight, read_run
 from tidegate.runtime.threads import Inline
 from tidegate.state.keygroups import partition
+from tidegate.state.run import Frozen, Run
 from tidegate.store.open import open_store
 from tidegate.wire.arrow import event_of
 

@@ -18,8 +18,8 @@ from tidegate.errors import ProtocolError
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.link import Intake, Link
 from tidegate.runtime.mailbox import Mailbox
-from tidegate.runtime.operator import Frozen, Restored
 from tidegate.runtime.timers import Timers
+from tidegate.state.run import Frozen, Restored
 
 BATCH = events(4).to_batches()[0]
 
@@ -152,29 +152,29 @@ class Owing(Tag):
 
     def __init__(self, name: str, story: list[str]) -> None:
         super().__init__(name, story)
-        self.stopping, self.owes, self.left = False, False, 3
+        self.stopping, self.has_pending, self.left = False, False, 3
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
         self.story.append(f"{self.name}@{timestamp}")
-        self.owes = True
+        self.has_pending = True
         while self.left:
             self.left -= 1
             yield BATCH.slice(0, 1)
             if self.stopping:
                 return
-        self.owes = False
+        self.has_pending = False
 
 
 def test_time_does_not_pass_an_operator_that_still_owes_rows() -> None:
     story: list[str] = []
     chain = Chain([("a", Owing("a", story)), ("b", Tag("b", story))])
-    assert not chain.owes
+    assert not chain.has_pending
     chain.stop(True)
     list(chain.watermark(9))
-    assert story == ["a@9", "b0:1"] and chain.owes
+    assert story == ["a@9", "b0:1"] and chain.has_pending
     chain.stop(False)
     list(chain.watermark(9))
-    assert story[2:] == ["a@9", "b0:1", "b0:1", "b@9"] and not chain.owes
+    assert story[2:] == ["a@9", "b0:1", "b0:1", "b@9"] and not chain.has_pending
 
 
 class Swallow(Tag):

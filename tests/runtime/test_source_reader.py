@@ -18,16 +18,10 @@ from runtime_jobs import GatedSource, events, rows_of
 
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Split
-from tidegate.runtime.operator import Frozen, Restored
-from tidegate.runtime.source import (
-    BEGINNING_OF_TIME,
-    END_OF_TIME,
-    SourceReader,
-    compress,
-    expand,
-    floors,
-)
+from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
+from tidegate.runtime.source import SourceReader, compress, expand, floors
 from tidegate.runtime.splits import SplitList
+from tidegate.state.run import Frozen, Restored
 
 TABLE = events(120)
 

@@ -11,12 +11,13 @@ import pytest
 from tidegate.core.inject import BarrierInjectorConfig, CheckpointBarrierInjector, InjectBarrierCommand
 from tidegate.core.messages import IDLE, Barrier, End, Event, StreamMessage, Watermark
 from tidegate.core.subtask import Subtask
+from tidegate.operators.source import Read
 from tidegate.plan.connector import Polled, Source
-from tidegate.plan.physical import Edge, SourceSpec, Stage
+from tidegate.plan.physical import Edge, Stage
+from tidegate.plan.units import END_OF_TIME
 from tidegate.runtime.chain import Chain
-from tidegate.runtime.operator import Frozen, Restored
-from tidegate.runtime.source import END_OF_TIME
 from tidegate.runtime.task import WATERMARK_INTERVAL_MS, StageTask
+from tidegate.state.run import Frozen, Restored
 
 ROWS = pa.schema([("ts", pa.int64())])
 
@@ -75,7 +76,7 @@ class World:
     def __init__(self) -> None:
         self.now_ms = 1_000
         self.reader, self.snapshots = Reader(), Snapshots()
-        spec = SourceSpec("read", cast(Source, None), ROWS)
+        spec = Read(schema=ROWS, event_time="ts", name="read", source=cast(Source, None))
         stage = Stage("read", (spec,), (), (Edge(0, "read", "next", 0, "forward", ROWS),))
         self.task = StageTask(
             stage,

@@ -8,20 +8,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from specs import build, pre_aggregate, window_aggregate
 from tidegate.core.effects import AdvanceWatermark
 from tidegate.core.messages import IDLE, Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
 from tidegate.core.subtask import Subtask
-from tidegate.plan.physical import Aggregate, AggregateSpec, Edge, PreAggregateSpec, Stage, Window
+from tidegate.operators import aggregate, closing
+from tidegate.operators.fixed import FixedWindow
+from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime import task as tasks
 from tidegate.runtime.chain import Chain
-from tidegate.runtime.operator import Frozen, Restored
-from tidegate.runtime.operators import aggregate, closing
-from tidegate.runtime.operators.build import build
 from tidegate.runtime.task import StageTask
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import partial_schema
+from tidegate.state.run import Frozen, Restored
 
 ROWS = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
-COUNT = (Aggregate("n", "count"),)
+COUNT = (AggregateColumn.of("n", "count"),)
 KEYS = 40
 B1 = CheckpointBarrier(1, 1)
 U1 = B1.as_unaligned()
@@ -55,14 +57,14 @@ def make(*, again: bool = False, **options: Any) -> tuple[StageTask, Snapshots]:
     """Counts per key and window of 10. ``again``: and the first half of the next aggregation, which buffers."""
     partials = partial_schema(("key",), COUNT, ROWS)
     output = pa.schema([("key", pa.int64()), ("window_start", pa.int64()), ("window_end", pa.int64()), ("n", pa.int64())])
-    specs: list[Any] = [AggregateSpec("agg", ("key",), Window("tumbling", 10, 10), COUNT, "ts", partials, output)]
+    specs: list[Any] = [window_aggregate("agg", ("key",), FixedWindow("tumbling", 10, 10), COUNT, "ts", partials, output)]
     if again:
-        window, total = Window("tumbling", 50, 50), (Aggregate("total", "sum", "n"),)
+        window, total = FixedWindow("tumbling", 50, 50), (AggregateColumn.of("total", "sum", "n"),)
         schema = partial_schema(("key",), total, output)
-        specs.append(PreAggregateSpec("pre", ("key",), window, total, "window_start", output, schema))
-    stage = Stage("agg", tuple(specs), (), (Edge(0, "agg", "next", 0, "forward", specs[-1].output),))
+        specs.append(pre_aggregate("pre", ("key",), window, total, "window_start", output, schema))
+    stage = Stage("agg", tuple(specs), (), (Edge(0, "agg", "next", 0, "forward", specs[-1].schema),))
     snapshots = Snapshots()
-    chain = Chain([(spec.name, build(spec, subtask=0, parallelism=1, key_groups=128)) for spec in specs])
+    chain = Chain([(spec.name, build(spec, 0, 1)) for spec in specs])
     task = StageTask(
         stage,
         Subtask([0, 1], [0], **options),
@@ -131,7 +133,7 @@ def test_a_cut_takes_one_step_of_a_window_and_the_rest_goes_behind_the_barrier()
     receive(task, Barrier(U1), inputs=(0,))
     ahead = keys_of(queued(task)[1:])
     assert queued(task)[0] == Barrier(U1) and 0 < len(ahead) < KEYS
-    assert snapshots.frozen[1]["agg"].meta["owed"]["given"] > 0  # type: ignore[index, call-overload]
+    assert snapshots.frozen[1]["agg"].meta["pending"]["emitted"] > 0  # type: ignore[index, call-overload]
     everything = sent(task)
     assert sorted(keys_of(everything)) == list(range(KEYS))
     assert everything[-1] == Watermark(10), "time comes behind the last row"
@@ -212,7 +214,7 @@ def test_a_task_whose_inputs_have_ended_cuts_at_the_deadline_and_its_end_follows
     task.started(1, 1, aligned=False)
     assert not snapshots.frozen
     task.deadline(1)
-    assert "owed" in snapshots.frozen[1]["agg"].meta
+    assert "pending" in snapshots.frozen[1]["agg"].meta
     barrier = Barrier(B1 if in_line else U1)
     assert queued(task)[-1 if in_line else 0] == barrier
     out = sent(task)

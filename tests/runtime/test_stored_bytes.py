@@ -21,9 +21,9 @@ from tidegate.errors import CorruptDataError, InFlightDeserializationFailed, Tid
 from tidegate.runtime.continuous import ContinuousReader
 from tidegate.runtime.gang import carried
 from tidegate.runtime.inspect import _recorded_rows
-from tidegate.runtime.operator import Restored
 from tidegate.runtime.snapshotfile import encode_inflight, encode_run, read_inflight, read_run
 from tidegate.runtime.source import SourceReader, expand
+from tidegate.state.run import Restored
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.arrow import event_of
 

@@ -237,7 +237,7 @@ def test_results_are_the_same_when_restored_at_another_parallelism(
     check(job, sinks, table)
 
 
-@pytest.mark.parametrize("window", [tg.tumbling("1s"), tg.session("300ms")], ids=lambda window: window.kind)
+@pytest.mark.parametrize("window", [tg.tumbling("1s"), tg.session("300ms")], ids=str)
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_every_row_is_either_in_a_result_or_late(parallelism: int, window: Any, jobs: Jobs) -> None:
     table = events()

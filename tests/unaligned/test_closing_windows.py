@@ -12,9 +12,9 @@ import pytest
 from pressure import Gate, PausingSource, Row, Scene, took_unaligned, wait_for
 
 import tidegate as tg
+from tidegate.operators import aggregate, closing, join, session
 from tidegate.plan.connector import Split
 from tidegate.runtime import begin, task
-from tidegate.runtime.operators import aggregate, closing, join, session
 from tidegate.runtime.setup import NodeSetup
 
 ROWS = 6_000
@@ -98,7 +98,7 @@ def expected(shape: str, tmp_path: Path, *, moves: bool) -> list[tuple[Any, ...]
 
 
 def owed(scene: Scene) -> list[object]:
-    return [entry.meta["owed"] for entry in scene.manifests()[-1].operators if "owed" in entry.meta]
+    return [entry.meta["pending"] for entry in scene.manifests()[-1].operators if "pending" in entry.meta]
 
 
 def cut(scene: Scene, job: Any) -> dict[str, Any]:

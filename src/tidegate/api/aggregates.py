@@ -8,64 +8,63 @@ column's type.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from tidegate.errors import InvalidUseError
-
-Function: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last", "count_distinct"]
+from tidegate.state import functions
+from tidegate.state.functions import AggregateFunction
 
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
     """One aggregate of one column, or of all rows."""
 
-    function: Function
+    function: AggregateFunction
     column: str | None = None
 
 
 def count(column: str | None = None) -> AggregateCall:
     """How many rows there are; with a column, how many values that are not null."""
-    return AggregateCall("count") if column is None else _of("count", column)
+    return AggregateCall(functions.COUNT) if column is None else _of(functions.COUNT, column)
 
 
 def sum(column: str) -> AggregateCall:
     """The sum of a column of numbers."""
-    return _of("sum", column)
+    return _of(functions.SUM, column)
 
 
 def min(column: str) -> AggregateCall:
     """The smallest value."""
-    return _of("min", column)
+    return _of(functions.MIN, column)
 
 
 def max(column: str) -> AggregateCall:
     """The largest value."""
-    return _of("max", column)
+    return _of(functions.MAX, column)
 
 
 def mean(column: str) -> AggregateCall:
     """The arithmetic mean of a column of numbers."""
-    return _of("mean", column)
+    return _of(functions.MEAN, column)
 
 
 def first(column: str) -> AggregateCall:
     """The value with the smallest event time; of several at that time the smallest."""
-    return _of("first", column)
+    return _of(functions.FIRST, column)
 
 
 def last(column: str) -> AggregateCall:
     """The value with the largest event time; of several at that time the largest."""
-    return _of("last", column)
+    return _of(functions.LAST, column)
 
 
 def count_distinct(column: str) -> AggregateCall:
     """How many different values that are not null. Exact: every different value is kept."""
-    return _of("count_distinct", column)
+    return _of(functions.COUNT_DISTINCT, column)
 
 
-def _of(function: Function, column: object) -> AggregateCall:
+def _of(function: AggregateFunction, column: object) -> AggregateCall:
     if not isinstance(column, str):
         raise InvalidUseError(
-            f"{function} takes the name of a column, compute it before with with_columns() column={column}"
+            f"{function.name} takes the name of a column, compute it before with with_columns() column={column}"
         )
     return AggregateCall(function, column)

@@ -8,11 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.api.aggregates import AggregateCall
-from tidegate.api.windows import TimeWindow
 from tidegate.errors import InvalidUseError
-from tidegate.plan.expressions import need_column
-from tidegate.plan.physical import Aggregate as AggregateColumn
-from tidegate.plan.schemas import key_field
+from tidegate.plan.schemas import aggregate_type, key_field
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import partial_schema
 
 
@@ -60,12 +58,6 @@ def unlike(ours: dict[str, pa.DataType], theirs: dict[str, pa.DataType]) -> str:
     return f"the column {name!r} has different types, cast one types={ours[name]}, {theirs[name]}"
 
 
-def check_joinable(window: TimeWindow) -> None:
-    """Refuse windows that are not the same for both sides."""
-    if window.kind == "session":
-        raise InvalidUseError("join: a session has other bounds on each side, use tumbling or sliding windows")
-
-
 def process_arguments(function: object, state: object, output: object) -> None:
     """Refuse what is no function, or no schema with columns."""
     if not callable(function):
@@ -78,9 +70,9 @@ def process_arguments(function: object, state: object, output: object) -> None:
 def check_event_time(aggregates: Sequence[AggregateColumn], event_time: str | None) -> None:
     """``first`` and ``last`` need one."""
     for each in aggregates:
-        if each.function in ("first", "last") and event_time is None:
+        if each.function.by_time and event_time is None:
             raise InvalidUseError(
-                f"aggregate: {each.function} goes by event time, give event_time= to the source and keep that "
+                f"aggregate: {each.function.name} goes by event time, give event_time= to the source and keep that "
                 f"column result={each.name}"
             )
 
@@ -99,7 +91,6 @@ def aggregate_column(name: str, call: object, schema: pa.Schema) -> AggregateCol
             f"aggregate: {name} is no aggregate, write for example {name}=count() given={call!r}"
         )
     column = AggregateColumn(name, call.function, call.column)
-    if call.function in ("first", "last", "count_distinct"):
-        need_column(f"aggregate: {name}", call.column, schema)
-        partial_schema((), (column,), schema)
+    aggregate_type(column, schema)
+    partial_schema((), (column,), schema)
     return column

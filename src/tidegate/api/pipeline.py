@@ -11,13 +11,16 @@ from tidegate.api.sources import checked_call
 from tidegate.api.stream import Output, Stream
 from tidegate.core.config import CheckpointConfig
 from tidegate.errors import InvalidUseError
-from tidegate.plan.build import build, check_parallelism
-from tidegate.plan.connector import Json
-from tidegate.plan.explain import explain
+from tidegate.operators.sink import Write
+from tidegate.operators.source import Read
 from tidegate.plan.logical import LogicalPlan
-from tidegate.plan.names import check_name
-from tidegate.plan.physical import OperatorSpec, PhysicalPlan, SinkSpec, SourceSpec
-from tidegate.plan.shape import describe_state, fingerprint
+from tidegate.plan.operator import OperatorSpec
+from tidegate.plan.physical import PhysicalPlan
+from tidegate.planner.explain import explain
+from tidegate.planner.names import check_name
+from tidegate.planner.shape import describe_state, fingerprint
+from tidegate.planner.stages import build, check_parallelism
+from tidegate.values import Json
 
 if TYPE_CHECKING:
     from tidegate.api.job import Job
@@ -35,7 +38,7 @@ class Pipeline:
         _check_outputs(outputs)
         self.plan = LogicalPlan(name, tuple(output.node for output in outputs))
         self._physical = build(self.plan, parallelism=1)
-        _check_sinks([spec for spec in self._specs() if isinstance(spec, SinkSpec)])
+        _check_sinks([spec for spec in self._specs() if isinstance(spec, Write)])
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r}, {len(self.plan.sinks)} outputs)"
@@ -43,7 +46,7 @@ class Pipeline:
     @property
     def bounded(self) -> bool:
         """True when every source ends by itself."""
-        return all(spec.source.bounded for spec in self._specs() if isinstance(spec, SourceSpec))
+        return all(spec.source.bounded for spec in self._specs() if isinstance(spec, Read))
 
     @property
     def fingerprint(self) -> str:
@@ -137,7 +140,7 @@ def _check_outputs(outputs: tuple[object, ...]) -> None:
         raise InvalidUseError("an output was given twice, give each once")
 
 
-def _check_sinks(specs: list[SinkSpec]) -> None:
+def _check_sinks(specs: list[Write]) -> None:
     """Two sinks in one place would overwrite or hide each other's rows."""
     places = Counter(place for spec in specs if (place := _place(spec)) is not None)
     for (kind, where), times in places.items():
@@ -145,7 +148,7 @@ def _check_sinks(specs: list[SinkSpec]) -> None:
             raise InvalidUseError(f"two outputs write to the same place, give each its own {kind}={where}")
 
 
-def _place(spec: SinkSpec) -> tuple[str, str] | None:
+def _place(spec: Write) -> tuple[str, str] | None:
     path = getattr(spec.sink, "path", None)
     if path is not None:
         return "path", os.path.abspath(path) if "://" not in str(path) else str(path)

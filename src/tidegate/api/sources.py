@@ -13,10 +13,10 @@ from tidegate.api.stream import Stream
 from tidegate.core.duration import Duration
 from tidegate.core.options import check_options, option_names
 from tidegate.errors import InvalidUseError
+from tidegate.operators.source import Read
 from tidegate.plan.connector import Source
 from tidegate.plan.expressions import need_column
-from tidegate.plan.logical import Read
-from tidegate.plan.names import last_part
+from tidegate.plan.identity import last_part
 from tidegate.plan.schemas import check_unique
 from tidegate.plan.units import is_event_time
 

@@ -10,7 +10,7 @@ from tidegate.api.job import Job
 from tidegate.core.config import CheckpointConfig
 from tidegate.core.resolve import RestoreChoice
 from tidegate.errors import InvalidUseError
-from tidegate.plan.physical import SourceSpec
+from tidegate.operators.source import Read
 from tidegate.runtime.address import LOOPBACK
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.security import Tls
@@ -90,7 +90,7 @@ def _check_network(bind: object, tls: object) -> None:
 def _check_room(pipeline: Pipeline, width: int, slots: int) -> None:
     """A streaming query runs beside the gang: with every slot taken by nodes it would wait for ever."""
     specs = [spec for stage in pipeline.physical(width).stages for spec in stage.operators]
-    fed = [spec.name for spec in specs if isinstance(spec, SourceSpec) and hasattr(spec.source, "feed")]
+    fed = [spec.name for spec in specs if isinstance(spec, Read) and hasattr(spec.source, "feed")]
     if fed and width >= slots:
         raise InvalidUseError(
             f"the streaming DataFrame of source {fed[0]!r} needs a free slot beside the job's: lower parallelism, or give the "

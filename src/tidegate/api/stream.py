@@ -13,7 +13,6 @@ from tidegate.api.aggregates import AggregateCall
 from tidegate.api.checks import (
     aggregate_columns,
     check_event_time,
-    check_joinable,
     check_same_key,
     key_names,
     need_expression,
@@ -21,27 +20,22 @@ from tidegate.api.checks import (
     process_arguments,
     unlike,
 )
-from tidegate.api.windows import TimeWindow
 from tidegate.errors import InvalidUseError
+from tidegate.operators.aggregate import WindowAggregate
+from tidegate.operators.expression import Filter, Project
+from tidegate.operators.join import WindowJoin, joined_schema
+from tidegate.operators.late import Late
+from tidegate.operators.map import BatchMap, MapBatches
+from tidegate.operators.process import BatchProcess, Process
+from tidegate.operators.running import RunningAggregate
+from tidegate.operators.sink import Write
+from tidegate.operators.union import Union
+from tidegate.operators.window import TimeWindow, Window
 from tidegate.plan.connector import Sink
 from tidegate.plan.expressions import Column, column, need_column, passed_on, predicate
-from tidegate.plan.logical import (
-    Aggregate,
-    Filter,
-    Join,
-    Late,
-    MapBatches,
-    Named,
-    Node,
-    Process,
-    Project,
-    RunningAggregate,
-    Union,
-    Write,
-    joined,
-)
-from tidegate.plan.names import check_name, function_text
-from tidegate.plan.physical import Window
+from tidegate.plan.identity import function_text
+from tidegate.plan.logical import Named
+from tidegate.plan.operator import OperatorSpec
 from tidegate.plan.schemas import (
     WINDOW_END,
     aggregate_schema,
@@ -51,11 +45,10 @@ from tidegate.plan.schemas import (
     running_schema,
     schema_text,
 )
+from tidegate.planner.names import check_name
 
 col = pc.field
 
-BatchMap = Callable[[pa.RecordBatch], pa.RecordBatch]
-BatchProcess = Callable[[pa.RecordBatch, pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]]
 
 
 class Stream:
@@ -66,7 +59,7 @@ class Stream:
 
     __slots__ = ("_node",)
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OperatorSpec) -> None:
         self._node = node
 
     def __repr__(self) -> str:
@@ -83,7 +76,7 @@ class Stream:
         return self._node.event_time
 
     @property
-    def node(self) -> Node:
+    def node(self) -> OperatorSpec:
         """The logical plan that ends here."""
         return self._node
 
@@ -153,11 +146,18 @@ class Stream:
         for key in keys:
             check_same_key(key, self.schema, other.schema)
         bound = self._window("join", window, other)
-        check_joinable(window)
+        bound.fixed("join")
         sides = (self._node, other._node)
         return Stream(
-            Join(schema=joined(keys, *sides), event_time=WINDOW_END, inputs=sides, keys=keys, window=bound)
+            WindowJoin(schema=joined_schema(keys, *sides), event_time=WINDOW_END, inputs=sides, keys=keys, window=bound)
         )
+
+    def apply(self, operator: Callable[[OperatorSpec], OperatorSpec]) -> Stream:
+        """What an operator of your own makes of this stream: ``operator`` gets the plan so far and returns a spec over it."""
+        spec = operator(self._node) if callable(operator) else None
+        if not isinstance(spec, OperatorSpec):
+            raise InvalidUseError(f"apply needs a function that returns an OperatorSpec operator={operator!r}")
+        return Stream(spec)
 
     def key_by(self, *columns: str) -> KeyedStream:
         """The rows by key: what follows is computed for each key on its own."""
@@ -174,8 +174,8 @@ class Stream:
         """
         node = self._node
         while isinstance(node, Named):
-            node = node.inputs[0]
-        if not isinstance(node, Aggregate):
+            node = node.specs[0]
+        if not isinstance(node, WindowAggregate):
             raise InvalidUseError(
                 "late() belongs to the result of a windowed aggregate: write key_by().window().aggregate().late()"
             )
@@ -216,8 +216,8 @@ class Stream:
             raise InvalidUseError(f"for_each_batch needs a function of (batch, epoch) function={function!r}")
         return self._written(ForEachBatchSink(function), "for_each_batch", function_text(function))
 
-    def _written(self, sink: Sink, label: str, identity: str = "") -> Output:
-        return Output(Write(**_over(self._node), sink=sink, label=label, identity=identity))
+    def _written(self, sink: Sink, method: str, identity: str = "") -> Output:
+        return Output(Write(**_over(self._node), sink=sink, method=method, identity=identity))
 
     def _project(self, where: str, columns: list[Column]) -> Stream:
         check_unique(where, [each.name for each in columns])
@@ -247,7 +247,7 @@ class Stream:
         time = self.event_time
         return time in schema.names and schema.field(time).type == self.schema.field(time).type
 
-    def _alike(self, other: object) -> Node:
+    def _alike(self, other: object) -> OperatorSpec:
         """The other stream with its columns in the order of this one's."""
         other = _check_stream("union", other)
         ours, theirs = ({field.name: field.type for field in each} for each in (self.schema, other.schema))
@@ -358,7 +358,7 @@ class WindowedStream:
         time = self._stream.event_time
         assert time is not None
         result = Stream(
-            Aggregate(
+            WindowAggregate(
                 schema=aggregate_schema(self._keys, columns, self._stream.schema, time),
                 event_time=WINDOW_END,
                 inputs=(self._stream.node,),
@@ -376,14 +376,14 @@ class Output:
 
     __slots__ = ("_node",)
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OperatorSpec) -> None:
         self._node = node
 
     def __repr__(self) -> str:
         return f"Output({schema_text(self._node.schema)})"
 
     @property
-    def node(self) -> Node:
+    def node(self) -> OperatorSpec:
         """The logical plan that ends here."""
         return self._node
 
@@ -397,17 +397,17 @@ class Output:
 
         node = self._node
         while not isinstance(node, Write):
-            node = node.inputs[0]
+            node = node.specs[0]
         return committed_rows(spark, [("", node.sink, node.inputs[0].schema)])
 
 
-def _over(*inputs: Node) -> dict[str, Any]:
+def _over(*inputs: OperatorSpec) -> dict[str, Any]:
     """What an operator has that passes on the columns of its inputs."""
     return {"schema": inputs[0].schema, "event_time": inputs[0].event_time, "inputs": inputs}
 
 
-def _named(node: Node, name: str) -> Node:
-    return Named(**_over(node), label=check_name("an operator", name))
+def _named(node: OperatorSpec, name: str) -> OperatorSpec:
+    return Named(**_over(node), alias=check_name("an operator", name))
 
 
 def _check_stream(where: str, other: object) -> Stream:

@@ -81,7 +81,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
 
 def _check_place(parallelism: int | None, place: str | None) -> None:
     """What the start would refuse too, but only once Spark is up."""
-    from tidegate.plan.build import check_parallelism
+    from tidegate.planner.stages import check_parallelism
     from tidegate.store.open import check_writable, open_store
 
     if parallelism is not None:

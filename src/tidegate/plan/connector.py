@@ -12,7 +12,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-Json: TypeAlias = bool | int | float | str | Sequence["Json"] | dict[str, "Json"] | None
+from tidegate.values import Json
+
 Offset: TypeAlias = Json
 Committable: TypeAlias = dict[str, Json]
 

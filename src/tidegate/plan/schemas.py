@@ -1,4 +1,4 @@
-"""The columns that aggregates and joins give, and which columns they can take."""
+"""The columns that aggregates and joins emit, which columns they can take, and how stored state is described."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ import pyarrow as pa
 
 from tidegate.errors import InvalidUseError
 from tidegate.plan.expressions import need_column
-from tidegate.plan.physical import Aggregate
-from tidegate.state.partial import plain
+from tidegate.state.functions import AggregateColumn, plain
+from tidegate.values import Json
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 BOUNDS = (WINDOW_START, WINDOW_END)
 LATE = "__late"
-"""The column that tells late rows from results, and the beginning of the names of late rows' columns."""
+"""The column that distinguishes late rows from results, and the beginning of the names of late rows' columns."""
 
-_UNORDERED = (
-    pa.types.is_nested,
-    pa.types.is_null,
-    pa.types.is_dictionary,
-    pa.types.is_float16,
-    pa.types.is_duration,
-)
+KEYED_TABLE = "keyed table"
+"""The layout of stored state whose later rows of a key replace earlier ones."""
 
 
 def aggregate_schema(
-    keys: tuple[str, ...], aggregates: tuple[Aggregate, ...], schema: pa.Schema, event_time: str
+    keys: tuple[str, ...], aggregates: tuple[AggregateColumn, ...], schema: pa.Schema, event_time: str
 ) -> pa.Schema:
     """Keys, window bounds (of the event time's type), then one column per aggregate."""
     results = [pa.field(each.name, aggregate_type(each, schema)) for each in aggregates]
@@ -37,7 +32,7 @@ def aggregate_schema(
     return pa.schema([_plain(field) for field in fields])
 
 
-def running_schema(keys: tuple[str, ...], aggregates: tuple[Aggregate, ...], schema: pa.Schema) -> pa.Schema:
+def running_schema(keys: tuple[str, ...], aggregates: tuple[AggregateColumn, ...], schema: pa.Schema) -> pa.Schema:
     """Keys, then one column per aggregate."""
     results = [pa.field(each.name, aggregate_type(each, schema)) for each in aggregates]
     fields = [*(pa.field(key, plain(schema.field(key).type)) for key in keys), *results]
@@ -62,7 +57,7 @@ def process_state(where: str, keys: tuple[str, ...], state: pa.Schema, schema: p
 
 
 def wide_schema(results: pa.Schema, rows: pa.Schema) -> pa.Schema:
-    """The columns of an aggregate that gives late rows too."""
+    """The columns of an aggregate that emits late rows too."""
     fields = [pa.field(LATE, pa.bool_()), *results]
     return pa.schema([*fields, *(pa.field(late_name(field.name), field.type) for field in rows)])
 
@@ -72,21 +67,13 @@ def late_name(name: str) -> str:
     return f"{LATE}_{name}"
 
 
-def aggregate_type(aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
+def aggregate_type(aggregate: AggregateColumn, schema: pa.Schema) -> pa.DataType:
     """The type of an aggregate's result; raises when the column is missing or of a type it can't take."""
     if aggregate.column is None:
         return pa.int64()
-    where = f"{aggregate.name}={aggregate.function}({aggregate.column!r})"
+    where = f"{aggregate.name}={aggregate.function.name}({aggregate.column!r})"
     kind = need_column(where, aggregate.column, schema).type
-    match aggregate.function:
-        case "count" | "count_distinct":
-            return pa.int64()
-        case "sum" | "mean":
-            return _number_type(where, aggregate.function, kind)
-        case "min" | "max":
-            return _ordered_type(where, aggregate.function, kind)
-        case _:
-            return plain(kind)
+    return aggregate.function.result_type(f"{where}: {aggregate.function.name}", kind)
 
 
 def key_field(where: str, name: str, schema: pa.Schema) -> pa.Field:
@@ -146,18 +133,11 @@ def _renamed(field: pa.Field, suffix: str, taken: set[str]) -> pa.Field:
     return field.with_name(field.name + suffix) if field.name in taken else field
 
 
-def _number_type(where: str, function: str, kind: pa.DataType) -> pa.DataType:
-    decimal = pa.types.is_decimal(kind)
-    if not (decimal or pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):
-        raise InvalidUseError(f"{where}: {function} needs a column of numbers type={kind}")
-    if function == "mean" or not (decimal or pa.types.is_integer(kind)):
-        return pa.float64()
-    if not decimal:
-        return pa.int64()
-    return pa.decimal256(76, kind.scale) if kind.bit_width > 128 else pa.decimal128(38, kind.scale)
+def keyed_shape(kind: str, keys: tuple[str, ...], schema: pa.Schema, key_groups: int) -> dict[str, Json]:
+    """How stored state by key is described in a manifest. It says nothing of parallelism: state is cut anew by key group."""
+    return {"kind": kind, "keys": [f"{key} {schema.field(key).type}" for key in keys], "key_groups": key_groups}
 
 
-def _ordered_type(where: str, function: str, kind: pa.DataType) -> pa.DataType:
-    if any(refused(kind) for refused in _UNORDERED) or (pa.types.is_decimal(kind) and kind.bit_width < 128):
-        raise InvalidUseError(f"{where}: {function} can't order this column, cast it before type={kind}")
-    return plain(kind)
+def column_texts(schema: pa.Schema) -> list[Json]:
+    """Columns as a description of stored state has them."""
+    return [f"{field.name} {field.type}" for field in schema]

@@ -7,7 +7,15 @@ import pyarrow as pa
 from tidegate.errors import InvalidUseError
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+BEGINNING_OF_TIME = -(1 << 63)
+END_OF_TIME = (1 << 63) - 1
+
 _STEPS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+def delayed(timestamp: int, delay: int) -> int:
+    """An earlier time. The end of time stays what it is, so that everything closes at last."""
+    return timestamp if timestamp == END_OF_TIME else max(BEGINNING_OF_TIME, timestamp - delay)
 
 
 def is_event_time(kind: pa.DataType) -> bool:

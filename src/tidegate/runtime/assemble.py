@@ -14,31 +14,19 @@ from tidegate.core.align import UnalignedCheckpointConfig
 from tidegate.core.inject import BarrierInjectorConfig, CheckpointBarrierInjector
 from tidegate.core.subtask import Subtask
 from tidegate.core.unaligned import UnalignedCheckpointMetrics
-from tidegate.plan.connector import SinkWriter, WriterContext
-from tidegate.plan.physical import (
-    Edge,
-    FilterSpec,
-    MapSpec,
-    OperatorSpec,
-    ProcessSpec,
-    ProjectSpec,
-    SinkSpec,
-    SourceSpec,
-    Stage,
-)
-from tidegate.runtime.background import MapOperator, SinkOperator
+from tidegate.operators.sink import SinkOperator
+from tidegate.operators.source import Read
+from tidegate.plan.connector import SinkWriter
+from tidegate.plan.operator import Measured, OperatorContext, OperatorSpec
+from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.continuous import open_reader
 from tidegate.runtime.link import Intake
-from tidegate.runtime.operator import Operator
-from tidegate.runtime.operators.build import build, fuse, fusible
-from tidegate.runtime.operators.process import ProcessOperator
 from tidegate.runtime.pace import Lead, Pace
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.source import Reader
 from tidegate.runtime.task import Snapshots, StageTask, receivers
 from tidegate.runtime.threads import Threads
-from tidegate.state.keygroups import range_of
 from tidegate.wire.transport import ChannelId
 
 log = logging.getLogger("tidegate")
@@ -80,12 +68,11 @@ class Assembly:
         operators: dict[str, dict[str, int]] = {}
         for task in self.tasks:
             for name, operator in task.chain.named:
-                late = getattr(operator, "late_rows", None)
-                if late is not None:
+                if isinstance(operator, Measured):
                     operators[name] = {
-                        "late_rows": late,
-                        "state_rows": operator.state_rows,  # type: ignore[attr-defined]
-                        "state_bytes": operator.state_bytes,  # type: ignore[attr-defined]
+                        "late_rows": operator.late_rows,
+                        "state_rows": operator.state_rows,
+                        "state_bytes": operator.state_bytes,
                     }
         return {
             "rows_in": sum(task.reader.rows for task in self.tasks if task.reader is not None),
@@ -203,51 +190,34 @@ def _chain(
     specs = list(stage.operators)
     reader = None
     head = specs[0]
-    if isinstance(head, SourceSpec):
+    if isinstance(head, Read):
         del specs[0]
         splits = setup.splits[head.name]
         reader = open_reader(head.name, head.source, splits, setup.node, setup.parallelism, now_ms)
-    wake = partial(post, _nothing)
-    operators: list[tuple[str, Operator]] = []
-    for together in fusible(specs):
-        spec = together[0]
-        match spec:
-            case FilterSpec() | ProjectSpec():
-                operators.append((spec.name, fuse(together)))  # type: ignore[arg-type]  # fusible puts only these together
-            case MapSpec():
-                executor = threads.executor(f"map-{spec.name}")
-                operators.append((spec.name, MapOperator(spec.name, spec.function, spec.output, executor, wake)))
-            case ProcessSpec():
-                operators.append((spec.name, _process(spec, setup, threads, wake)))
-            case SinkSpec():
-                operators.append((spec.name, _sink(spec, setup, threads, wake, assembly)))
-            case _:
-                operators.append((spec.name, _built(spec, setup)))
-    return Chain(operators), reader
-
-
-def _built(spec: OperatorSpec, setup: NodeSetup) -> Operator:
-    return build(
-        spec,
+    context = OperatorContext(
         subtask=setup.node,
         parallelism=setup.parallelism,
         key_groups=setup.plan.key_groups,
+        gang=setup.gang,
         checkpointing=setup.checkpoints is not None,
+        executor=threads.executor,
+        wake=partial(post, _nothing),
     )
+    operators = [(first.name, first.build_fused(rest, context)) for first, *rest in fused(specs)]
+    assembly.writers += [operator.writer for _, operator in operators if isinstance(operator, SinkOperator)]
+    return Chain(operators), reader
 
 
-def _process(spec: ProcessSpec, setup: NodeSetup, threads: Threads, wake: Callable[[], None]) -> ProcessOperator:
-    groups = setup.plan.key_groups
-    own = range_of(setup.node, setup.parallelism, groups)
-    return ProcessOperator(spec, own, groups, threads.executor(f"process-{spec.name}"), wake)
-
-
-def _sink(
-    spec: SinkSpec, setup: NodeSetup, threads: Threads, wake: Callable[[], None], assembly: Assembly
-) -> SinkOperator:
-    writer = spec.sink.writer(WriterContext(spec.name, setup.node, setup.gang, spec.output))
-    assembly.writers.append(writer)
-    return SinkOperator(writer, threads.executor(f"sink-{spec.name}"), wake)
+def fused(specs: Sequence[OperatorSpec]) -> list[list[OperatorSpec]]:
+    """The operators of a chain; neighbours that are built as one are together."""
+    together: list[list[OperatorSpec]] = []
+    for spec in specs:
+        word = spec.description.fused
+        if together and word is not None and together[-1][-1].description.fused == word:
+            together[-1].append(spec)
+        else:
+            together.append([spec])
+    return together
 
 
 def _nothing() -> None:

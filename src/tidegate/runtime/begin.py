@@ -17,7 +17,9 @@ from tidegate.core.policy import DistributedCheckpointConfig
 from tidegate.core.resolve import RestoreChoice
 from tidegate.core.restart import RestartPolicy
 from tidegate.errors import InvalidUseError
-from tidegate.plan.physical import PhysicalPlan, SinkSpec, SourceSpec, Stage
+from tidegate.operators.sink import Write
+from tidegate.operators.source import Read
+from tidegate.plan.physical import PhysicalPlan, Stage
 from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
 from tidegate.runtime.host import Launch
@@ -177,7 +179,7 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
 
 def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
     """Give the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
-    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, SinkSpec) and _wants_spool(s)]
+    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and _wants_spool(s)]
     if not needs:
         return plan, True
     kept = spool if spool is not None else place
@@ -188,29 +190,29 @@ def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[P
     return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name)), path is not None
 
 
-def _wants_spool(spec: SinkSpec) -> bool:
+def _wants_spool(spec: Write) -> bool:
     return hasattr(spec.sink, "with_spool")
 
 
-def _with_spool(spec: SinkSpec, directory: Path) -> SinkSpec:
+def _with_spool(spec: Write, directory: Path) -> Write:
     if not _wants_spool(spec):
         return spec
     sink: Any = spec.sink
-    return replace(spec, sink=sink.with_spool(str(directory), spec.output))
+    return replace(spec, sink=sink.with_spool(str(directory), spec.schema))
 
 
-def map_sinks(plan: PhysicalPlan, change: Callable[[SinkSpec], SinkSpec]) -> PhysicalPlan:
+def map_sinks(plan: PhysicalPlan, change: Callable[[Write], Write]) -> PhysicalPlan:
     """The same plan with every sink changed."""
 
     def changed(stage: Stage) -> Stage:
-        operators = tuple(change(spec) if isinstance(spec, SinkSpec) else spec for spec in stage.operators)
+        operators = tuple(change(spec) if isinstance(spec, Write) else spec for spec in stage.operators)
         return replace(stage, operators=operators)
 
     return replace(plan, stages=tuple(changed(stage) for stage in plan.stages))
 
 
-def _sources(plan: PhysicalPlan) -> list[SourceSpec]:
-    return [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SourceSpec)]
+def _sources(plan: PhysicalPlan) -> list[Read]:
+    return [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, Read)]
 
 
 def _check_bounds(plan: PhysicalPlan, options: JobOptions) -> None:

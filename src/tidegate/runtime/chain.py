@@ -1,4 +1,4 @@
-"""A stage's operators in a row: what one gives, the next takes, by plain calls."""
+"""A stage's operators in a row: what one emits, the next takes, by plain calls."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from tidegate.runtime.operator import Frozen, Operator, Stoppable
-from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME
+from tidegate.plan.operator import Delaying, Operator, Stoppable
+from tidegate.plan.units import delayed
+from tidegate.state.run import Frozen
 
 
 class Chain:
-    """Runs batches through operators. Everything it gives is lazy: nothing happens until the loop asks for the next piece."""
+    """Runs batches through operators. Everything it emits is lazy: nothing happens until the loop asks for the next piece."""
 
     def __init__(self, operators: Sequence[tuple[str, Operator]]) -> None:
         self.named = tuple(operators)
@@ -19,9 +20,9 @@ class Chain:
         self._stoppable = tuple(operator for operator in self._operators if isinstance(operator, Stoppable))
 
     @property
-    def owes(self) -> bool:
-        """An operator has closed windows that it has not given: call ``watermark`` again before anything else."""
-        return any(operator.owes for operator in self._stoppable)
+    def has_pending(self) -> bool:
+        """An operator has closed windows that it has not emitted: call ``watermark`` again before anything else."""
+        return any(operator.has_pending for operator in self._stoppable)
 
     @property
     def waits_for_time(self) -> bool:
@@ -29,7 +30,7 @@ class Chain:
         return bool(self._stoppable)
 
     def stop(self, stopping: bool) -> None:
-        """From now on, or no longer, operators end behind the step at hand what a watermark makes them give."""
+        """From now on, or no longer, operators end after the step at hand what a watermark makes them emit."""
         for operator in self._stoppable:
             operator.stopping = stopping
 
@@ -41,19 +42,19 @@ class Chain:
         return first if len(self._operators) == 1 else self._from(1, first)
 
     def after(self, index: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """What comes out at the end for a batch that the operator at ``index`` gave."""
+        """What comes out at the end for a batch that the operator at ``index`` emitted."""
         return self._from(index + 1, (batch,))
 
     def watermark(self, timestamp: int) -> Iterator[pa.RecordBatch]:
-        """Every operator learns the time, first to last, each behind what those before it still gave.
+        """Every operator learns the time, first to last, each after what those before it still emitted.
 
-        Behind an operator that keeps windows open for late rows it is as much earlier. Behind one that still owes rows it is not
-        told yet.
+        After an operator that keeps windows open for late rows it is as much earlier. One that still has pending output holds it
+        back.
         """
         for index, operator in enumerate(self._operators):
             for piece in operator.watermark(timestamp):
                 yield from self._shown(index + 1, piece)
-            if getattr(operator, "owes", False):
+            if isinstance(operator, Stoppable) and operator.has_pending:
                 return
             timestamp = delayed(timestamp, _delay(operator))
 
@@ -62,7 +63,7 @@ class Chain:
         return delayed(timestamp, sum(map(_delay, self._operators)))
 
     def before_barrier(self) -> Iterator[pa.RecordBatch]:
-        """Rows that go ahead of a barrier."""
+        """Rows that go before a barrier."""
         for index, operator in enumerate(self._operators):
             yield from self._from(index + 1, operator.before_barrier())
 
@@ -91,13 +92,8 @@ class Chain:
         return batches
 
 
-def delayed(timestamp: int, delay: int) -> int:
-    """An earlier time. The end of time stays what it is, so that everything closes at last."""
-    return timestamp if timestamp == END_OF_TIME else max(BEGINNING_OF_TIME, timestamp - delay)
-
-
 def _delay(operator: Operator) -> int:
-    return int(getattr(operator, "watermark_delay", 0))
+    return operator.watermark_delay if isinstance(operator, Delaying) else 0
 
 
 def _through(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -28,13 +28,14 @@ from tidegate.core.messages import CheckpointBarrier, Event, StreamMessage
 from tidegate.core.paths import Direction, JobPaths
 from tidegate.core.prepare import ChannelRef, PrepareAck, TaskReport
 from tidegate.errors import CheckpointAbortedError, RetryableError, TidegateError
+from tidegate.operators.source import Read
 from tidegate.plan.connector import Committable
-from tidegate.plan.physical import Edge, SourceSpec
-from tidegate.runtime.operator import Frozen, Run
+from tidegate.plan.physical import Edge
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.snapshotfile import Encoded, encode_inflight, encode_run
 from tidegate.runtime.task import StageTask, receivers
 from tidegate.runtime.threads import Threads
+from tidegate.state.run import Frozen, Run
 from tidegate.store.base import Store
 
 UPLOAD_TRIES = 3
@@ -257,7 +258,7 @@ class Checkpointer:
         source_names = {
             stage.operators[0].name
             for stage in self._setup.plan.stages
-            if isinstance(stage.operators[0], SourceSpec)
+            if isinstance(stage.operators[0], Read)
         }
         for part in attempt.parts.values():
             for name, frozen in part.frozen.items():

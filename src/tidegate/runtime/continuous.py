@@ -21,9 +21,11 @@ from typing import Protocol, cast, runtime_checkable
 import pyarrow as pa
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.plan.connector import Json, Offset, Polled, Source, Split, SplitReader
-from tidegate.runtime.operator import Frozen, Restored, Run
-from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader, SourceReader
+from tidegate.plan.connector import Offset, Polled, Source, Split, SplitReader
+from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
+from tidegate.runtime.source import Reader, SourceReader
+from tidegate.state.run import Frozen, Restored, Run
+from tidegate.values import Json
 
 DISCOVERY_INTERVAL_MS = 200
 IDLE_TIMEOUT_MS = 1_000

@@ -23,15 +23,15 @@ from tidegate.errors import (
     InvalidUseError,
     NoCheckpoint,
 )
-from tidegate.plan.connector import Json
-from tidegate.plan.physical import Aggregate
+from tidegate.operators.stored import current_rows
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.operators.stored import current_rows
 from tidegate.runtime.snapshotfile import WATERMARK_KEY, crc32c, read_run
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import END, WINDOW, Layout, counted_partials, results
 from tidegate.store.base import Store
 from tidegate.store.objects import bare_url
 from tidegate.store.open import local_path, open_store
+from tidegate.values import Json
 
 CHECKPOINTS = pa.schema(
     [
@@ -173,7 +173,7 @@ def _current(found: Found, entry: OperatorSnapshotEntry, shape: dict[str, Any]) 
     keys = _names_of(shape.get("keys", []), columns)
     meta = cast("Mapping[str, Json]", entry.meta)
     overlapping = _time_name(WINDOW, shape) == PANE_START
-    return current_rows(str(shape.get("kind")), keys, runs, meta, overlapping=overlapping)
+    return current_rows(shape.get("layout"), keys, runs, meta, overlapping=overlapping)
 
 
 def state_schema(found: Found, operator: str) -> pa.Schema:
@@ -209,15 +209,15 @@ def _layout(shape: dict[str, Any], schema: pa.Schema) -> Layout | None:
     if "aggregates" not in shape or "keys" not in shape:
         return None
     calls = [_RESULT.fullmatch(text) for text in shape["aggregates"]]
-    lead = tuple(name for name in schema.names if name in (WINDOW, END))
+    time_columns = tuple(name for name in schema.names if name in (WINDOW, END))
     keys = tuple(_names_of(shape["keys"], schema.names))
     aggregates = tuple(
-        Aggregate(call["name"], call["function"], call["column"] or None)  # type: ignore[arg-type]
+        AggregateColumn.of(call["name"], call["function"], call["column"] or None)
         for call in calls
         if call is not None
     )
     try:
-        layout = Layout(keys, aggregates, lead)
+        layout = Layout(keys, aggregates, time_columns)
         return layout if layout.names == schema.names and None not in calls else None
     except InvalidUseError:
         return None
@@ -232,7 +232,7 @@ def _decoded(runs: Sequence[pa.RecordBatch], layout: Layout, shape: dict[str, An
     """One row per key and window, with the aggregates as they stand."""
     merged = counted_partials(runs, layout)
     columns: dict[str, pa.Array] = {}
-    for name in layout.lead:
+    for name in layout.time_columns:
         columns[_time_name(name, shape)] = merged.column(name).cast(_time_type(shape))
     columns |= {key: merged.column(key) for key in layout.keys}
     columns |= {

@@ -19,8 +19,8 @@ from tidegate.clock import Clock
 from tidegate.core.inject import InjectBarrierCommand
 from tidegate.core.messages import StreamMessage
 from tidegate.errors import ProtocolError, RetryableError, TidegateError
+from tidegate.operators.map import UserFunctionError
 from tidegate.runtime.assemble import Assembly, assemble
-from tidegate.runtime.background import UserFunctionError
 from tidegate.runtime.checkpointer import Checkpointer
 from tidegate.runtime.link import Intake, Link, LocalOutlet
 from tidegate.runtime.mailbox import Mailbox

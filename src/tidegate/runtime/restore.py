@@ -15,22 +15,20 @@ import pyarrow as pa
 from tidegate.core.manifest import CheckpointManifest, InFlightEntry, RunEntry
 from tidegate.core.messages import Event, StreamMessage
 from tidegate.errors import CorruptDataError, ProtocolError
-from tidegate.plan.connector import Json
-from tidegate.plan.physical import AggregateSpec, Edge, JoinSpec, ProcessSpec, RunningAggregateSpec
+from tidegate.plan.physical import Edge
 from tidegate.runtime.assemble import Assembly
-from tidegate.runtime.operator import Restored, Run
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import edge_text
 from tidegate.runtime.snapshotfile import crc32c, read_inflight, read_run
 from tidegate.runtime.task import StageTask
 from tidegate.state.keygroups import partition, range_of
+from tidegate.state.run import Restored, Run
 from tidegate.store.base import Store
+from tidegate.values import Json
 from tidegate.wire.arrow import event_of
 from tidegate.wire.transport import ChannelId
 
 Message = StreamMessage[pa.RecordBatch]
-
-KEYED = (AggregateSpec, RunningAggregateSpec, ProcessSpec, JoinSpec)
 
 
 class RestorePlan:
@@ -75,7 +73,7 @@ class RestorePlan:
     def _restore_operators(self, task: StageTask) -> None:
         specs = {spec.name: spec for spec in task.stage.operators}
         for name, operator in task.chain.named:
-            keyed = isinstance(specs.get(name), KEYED)
+            keyed = name in specs and specs[name].description.keyed
             entries = [
                 entry
                 for entry in self._manifest.operators

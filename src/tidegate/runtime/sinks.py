@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import InvalidUseError
+from tidegate.operators.sink import Write
 from tidegate.plan.connector import Committable, Sink
-from tidegate.plan.physical import PhysicalPlan, SinkSpec
+from tidegate.plan.physical import PhysicalPlan
 
 log = logging.getLogger("tidegate")
 
@@ -22,10 +23,10 @@ class Publisher:
 
     def __init__(self, plan: PhysicalPlan) -> None:
         self._job = plan.job
-        specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SinkSpec)]
+        specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, Write)]
         self.sinks: Mapping[str, Sink] = {spec.name: spec.sink for spec in specs}
-        self.outputs = [(spec.name, spec.sink, spec.output) for spec in specs]
-        self.schemas: Mapping[str, pa.Schema] = {spec.name: spec.output for spec in specs}
+        self.outputs = [(spec.name, spec.sink, spec.schema) for spec in specs]
+        self.schemas: Mapping[str, pa.Schema] = {spec.name: spec.schema for spec in specs}
 
     @property
     def can_hide(self) -> bool:

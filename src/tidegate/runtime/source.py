@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.plan.connector import Json, Polled, Source, Split, SplitReader
-from tidegate.runtime.operator import Frozen, Restored
+from tidegate.plan.connector import Polled, Source, Split, SplitReader
+from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
 from tidegate.runtime.splits import SplitList
-
-BEGINNING_OF_TIME = -(1 << 63)
-END_OF_TIME = (1 << 63) - 1
+from tidegate.state.run import Frozen, Restored
+from tidegate.values import Json
 
 
 class Reader(Protocol):

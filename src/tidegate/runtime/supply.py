@@ -16,7 +16,9 @@ from urllib.parse import quote
 
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.errors import InvalidUseError
-from tidegate.plan.physical import OperatorSpec, PhysicalPlan, SourceSpec
+from tidegate.operators.source import Read
+from tidegate.plan.operator import OperatorSpec
+from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.continuous import resume_offsets
 
 
@@ -24,7 +26,7 @@ def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> PhysicalP
     """The plan with every such source over its part of the store. May run Spark jobs. Blocks."""
 
     def changed(spec: OperatorSpec) -> OperatorSpec:
-        if not isinstance(spec, SourceSpec) or not hasattr(spec.source, "with_store"):
+        if not isinstance(spec, Read) or not hasattr(spec.source, "with_store"):
             return spec
         source: Any = spec.source
         where = place if place is not None else temporary_directory("source")
@@ -44,7 +46,7 @@ class Feeds:
     """What feeds the sources of one job, from its start to its end."""
 
     def __init__(self, plan: PhysicalPlan) -> None:
-        specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SourceSpec)]
+        specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, Read)]
         self._sources: list[Any] = [spec.source for spec in specs if hasattr(spec.source, "feed")]
         self._stops: list[Callable[[], None]] = []
 
@@ -87,7 +89,7 @@ class Spools:
     @classmethod
     def of(cls, plan: PhysicalPlan, pinned: CheckpointManifest | None) -> Spools:
         """Those of a plan."""
-        specs = (spec for stage in plan.stages for spec in stage.operators if isinstance(spec, SourceSpec))
+        specs = (spec for stage in plan.stages for spec in stage.operators if isinstance(spec, Read))
         return cls(tuple((spec.name, spec.source) for spec in specs if hasattr(spec.source, "trim")), pinned)
 
     def trim(self, resumable: Sequence[CheckpointManifest]) -> None:

@@ -32,14 +32,16 @@ from tidegate.core.inject import CheckpointBarrierInjector, InjectBarrierCommand
 from tidegate.core.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, StreamMessage, Watermark
 from tidegate.core.subtask import Subtask
 from tidegate.errors import EpochMismatch, ProtocolError
+from tidegate.operators.map import MapOperator
+from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge, Stage
-from tidegate.runtime.background import MapOperator, SinkOperator
+from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
 from tidegate.runtime.chain import Chain
-from tidegate.runtime.operator import Frozen
 from tidegate.runtime.pace import Pace
-from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader
+from tidegate.runtime.source import Reader
 from tidegate.state.keygroups import partition
+from tidegate.state.run import Frozen
 from tidegate.wire.arrow import event_of
 
 OUTPUT_ROOM_BYTES = 2 << 20
@@ -245,7 +247,7 @@ class StageTask:
 
     def resume(self) -> None:
         """The state was restored: what its operators owed goes ahead of everything else."""
-        if self.chain.owes:
+        if self.chain.has_pending:
             self._work.append(self._closed(BEGINNING_OF_TIME))
 
     def perform(self, effects: list[Effect]) -> None:
@@ -333,7 +335,7 @@ class StageTask:
     def _closed(self, timestamp: int) -> Work:
         """All that this time closes, however often a barrier comes between."""
         yield from self.chain.watermark(timestamp)
-        while self.chain.owes:
+        while self.chain.has_pending:
             yield Stop.HERE
             yield from self.chain.watermark(timestamp)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
-from tidegate.state.partial import Part
+from tidegate.state.functions import Part
 
 
 def combined(

@@ -1,13 +1,7 @@
-"""Partial aggregates: which columns they have, how rows become partials, partials merge, and results come of
-them.
+"""Partial aggregates: which columns they have, how partials merge, and how results come of them.
 
-Nulls are SQL's: ``sum``, ``min``, ``max`` and ``mean`` pass over them and give null when there is nothing
-else; ``count(column)`` counts what is not null, ``count()`` counts rows. A null key is a key like any other.
-``min`` and ``max`` pass over NaN unless there is nothing else. An integer sum that leaves 64 bits is an
-error, never a wrapped number, and so is a decimal sum of more than 38 digits. ``first`` and ``last`` go by
-event time and pass over nulls too; of several values at the same time ``first`` gives the smallest and
-``last`` the largest, so that the order in which rows come never matters. ``count_distinct`` is exact:
-partials have one row per key and different value, and are counted at the end.
+What each function keeps and means is in ``functions``. A null key is a key like any other. An integer sum that leaves 64 bits is
+an error, never a wrapped number, and so is a decimal sum of more than 38 digits.
 """
 
 from __future__ import annotations
@@ -15,83 +9,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context
-from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
-from tidegate.plan.physical import Aggregate
 from tidegate.state import dense
 from tidegate.state.dense import Call
+from tidegate.state.functions import AggregateColumn, Part, plain
 
 WINDOW = "__window"
 END = "__end"
 ROWS = "__rows"
 
-Function: TypeAlias = Literal["count_all", "count", "sum", "min", "max", "first", "last"]
-
 _I64_LIMIT = 1 << 63
 _EXACT = Context(prec=80)
-_FUNCTIONS: dict[str, tuple[tuple[str, Function], ...]] = {
-    "count": (("n", "count"),),
-    "sum": (("s", "sum"),),
-    "min": (("lo", "min"),),
-    "max": (("hi", "max"),),
-    "mean": (("s", "sum"), ("n", "count")),
-    "first": (("v", "first"),),
-    "last": (("v", "last"),),
-    "count_distinct": (),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One partial column: ``function`` makes it from ``column`` of the rows.
-
-    ``mean`` marks a part of a mean.
-    """
-
-    name: str
-    function: Function
-    column: str | None = None
-    mean: bool = False
-
-    @property
-    def merge(self) -> Function:
-        """The function that merges several values of this column into one."""
-        return "sum" if self.function in ("count", "count_all") else self.function
-
-    @property
-    def may_overflow(self) -> bool:
-        """True for sums of values; counts are bounded by the rows there are."""
-        return self.function == "sum"
-
-    @property
-    def by_time(self) -> bool:
-        """True for a value that is chosen by its event time, which is kept in a column of its own."""
-        return self.function in ("first", "last")
-
-    @property
-    def time(self) -> str:
-        """The column with the event time of a value that is chosen by it."""
-        return f"{self.name.removesuffix('__v')}__t"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the partials that belong to this."""
-        return (self.name, self.time) if self.by_time else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns partials have: ``lead`` (where in time), the keys, the values that are told apart, the
-    parts."""
+    """Which columns partials have: ``time_columns`` (where in time), the keys, the distinct values, the parts."""
 
     keys: tuple[str, ...]
-    aggregates: tuple[Aggregate, ...]
-    lead: tuple[str, ...] = (WINDOW,)
+    aggregates: tuple[AggregateColumn, ...]
+    time_columns: tuple[str, ...] = (WINDOW,)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -101,14 +43,12 @@ class Layout:
     @property
     def distinct(self) -> dict[str, str]:
         """The columns of values to be counted once, with the columns of the rows that they come from."""
-        return {
-            f"{each.name}__d": str(each.column) for each in self.aggregates if each.function == "count_distinct"
-        }
+        return {each.distinct_column: str(each.column) for each in self.aggregates if each.distinct_column is not None}
 
     @property
     def by(self) -> tuple[str, ...]:
-        """What tells one partial from another."""
-        return (*self.lead, *self.keys, *self.distinct)
+        """What distinguishes one partial from another."""
+        return (*self.time_columns, *self.keys, *self.distinct)
 
     @property
     def names(self) -> list[str]:
@@ -116,31 +56,31 @@ class Layout:
         return [*self.by, *(name for part in self.parts for name in part.columns)]
 
 
-def parts_of(aggregates: Sequence[Aggregate]) -> tuple[Part, ...]:
+def parts_of(aggregates: Sequence[AggregateColumn]) -> tuple[Part, ...]:
     """The partial columns of these aggregates, in their order.
 
     Without a plain count there is a hidden count of rows.
     """
-    parts = [part for aggregate in aggregates for part in _parts(aggregate)]
+    parts = [part for aggregate in aggregates for part in aggregate.parts]
     if not any(part.function == "count_all" for part in parts):
         parts.insert(0, Part(ROWS, "count_all"))
     return tuple(parts)
 
 
-def rows_column(aggregates: Sequence[Aggregate]) -> str:
+def rows_column(aggregates: Sequence[AggregateColumn]) -> str:
     """The partial column that counts rows."""
     return next(part.name for part in parts_of(aggregates) if part.function == "count_all")
 
 
 def partial_schema(
     keys: Sequence[str],
-    aggregates: Sequence[Aggregate],
+    aggregates: Sequence[AggregateColumn],
     input: pa.Schema,
-    lead: tuple[str, ...] = (WINDOW,),
+    time_columns: tuple[str, ...] = (WINDOW,),
 ) -> pa.Schema:
-    """The columns of partial aggregates: where in time they are, the keys, values told apart, the parts."""
-    layout = Layout(tuple(keys), tuple(aggregates), lead)
-    fields = [pa.field(name, pa.int64()) for name in lead]
+    """The columns of partial aggregates: where in time they are, the keys, distinct values, the parts."""
+    layout = Layout(tuple(keys), tuple(aggregates), time_columns)
+    fields = [pa.field(name, pa.int64()) for name in time_columns]
     fields += [pa.field(key, plain(_field(input, key).type)) for key in keys]
     fields += [pa.field(name, _distinct_type(column, input)) for name, column in layout.distinct.items()]
     for part in layout.parts:
@@ -154,23 +94,12 @@ def partial_schema(
     return pa.schema(fields)
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
-    """The type in which values of ``kind`` are grouped and compared: without dictionaries and views."""
-    if pa.types.is_dictionary(kind):
-        return plain(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    return kind
-
-
 def work_type(part: Part, kind: pa.DataType) -> pa.DataType:
     """The type to which a part's input is cast before it is aggregated."""
     kind = plain(kind)
     if part.function in ("count", "count_all"):
         return kind
-    if part.mean:
+    if part.as_float:
         return pa.float64()
     if pa.types.is_float16(kind):
         return pa.float32()
@@ -236,17 +165,17 @@ def fitted(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def merge_partials(batches: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
-    """One row per window, key and value told apart, of all these partials. The batches share one schema."""
+    """One row per window, key and distinct value, of all these partials. The batches share one schema."""
     table = pa.Table.from_batches(batches)
     return fitted(merged_columns(table, layout.by, layout.parts), batches[0].schema)
 
 
 def counted_partials(batches: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
-    """One row per window and key: as ``merge_partials``, with values told apart counted."""
+    """One row per window and key: as ``merge_partials``, with distinct values counted."""
     if not layout.distinct:
         return merge_partials(batches, layout)
     table = pa.Table.from_batches(batches)
-    by = (*layout.lead, *layout.keys)
+    by = (*layout.time_columns, *layout.keys)
     counts: list[Call] = [(name, "count_distinct") for name in layout.distinct]
     columns = merged_columns(table, by, layout.parts, counts)
     names = [*by, *layout.distinct, *layout.names[len(layout.by) :]]
@@ -299,33 +228,9 @@ def taken(column: pa.ChunkedArray, rows: pa.Array) -> pa.Array:
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
-def results(partials: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> list[pa.Array]:
+def results(partials: pa.RecordBatch, aggregates: Sequence[AggregateColumn]) -> list[pa.Array]:
     """The result column of every aggregate, of merged partials."""
-    return [_result(partials, aggregate) for aggregate in aggregates]
-
-
-def _result(partials: pa.RecordBatch, aggregate: Aggregate) -> pa.Array:
-    if aggregate.function == "count_distinct":
-        return partials.column(f"{aggregate.name}__d")
-    parts = [partials.column(part.name) for part in _parts(aggregate)]
-    if aggregate.function != "mean":
-        return parts[0]
-    total, count = parts  # total is null where count is 0
-    return pc.divide(total, count.cast(pa.float64()))
-
-
-def _parts(aggregate: Aggregate) -> tuple[Part, ...]:
-    if aggregate.function == "count" and aggregate.column is None:
-        return (Part(f"{aggregate.name}__n", "count_all"),)
-    if aggregate.function not in _FUNCTIONS:
-        raise InvalidUseError(f"this aggregate is not available yet function={aggregate.function}")
-    if aggregate.column is None:
-        raise InvalidUseError(f"{aggregate.function} needs a column aggregate={aggregate.name}")
-    mean = aggregate.function == "mean"
-    return tuple(
-        Part(f"{aggregate.name}__{suffix}", function, aggregate.column, mean)
-        for suffix, function in _FUNCTIONS[aggregate.function]
-    )
+    return [aggregate.result(partials) for aggregate in aggregates]
 
 
 def _part_type(part: Part, input: pa.Schema) -> pa.DataType:

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
 from tidegate.state.dense import Call
+from tidegate.state.functions import Part, plain
 from tidegate.state.keygroups import canonical
-from tidegate.state.partial import END, WINDOW, Layout, Part, fitted, merged_columns, plain
+from tidegate.state.partial import END, WINDOW, Layout, fitted, merged_columns
 
 Ints = npt.NDArray[np.int64]
 

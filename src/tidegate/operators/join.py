@@ -1,4 +1,4 @@
-"""The windowed inner join: keeps both sides' rows by pane and gives the pairs when windows close.
+"""The windowed inner join: keeps both sides' rows by pane and emits the pairs when windows close.
 
 A window may have far more pairs than rows. So pairs are numbered, and pieces of them are made one at a time:
 what is held is the rows, an order of the right side by key, and one piece.
@@ -7,7 +7,7 @@ what is held is the rows, an order of the right side by key, and one piece.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.plan.physical import JoinSpec
-from tidegate.runtime.operator import PIECE_ROWS, Run
-from tidegate.runtime.operators.closing import CLOSE_BYTES, WindowedOperator
-from tidegate.runtime.operators.owed import Parts
-from tidegate.runtime.operators.panes import Panes
+from tidegate.operators.closing import CLOSE_BYTES, WindowedOperator
+from tidegate.operators.expression import only_columns
+from tidegate.operators.window import Window
+from tidegate.plan.operator import PIECE_ROWS, Description, OperatorContext, OperatorSpec, Port
+from tidegate.plan.schemas import BOUNDS, column_texts, join_schema, keyed_shape
+from tidegate.state.functions import plain
 from tidegate.state.keygroups import canonical
-from tidegate.state.partial import fitted, plain
+from tidegate.state.panes import Panes
+from tidegate.state.partial import fitted
+from tidegate.state.pending import Parts
+from tidegate.state.run import Run
 from tidegate.state.runs import concatenated
+from tidegate.values import Json
 
 PANE_COLUMNS = ("__left", "__right")
 """The name of a run's pane column tells which side it is of."""
@@ -30,24 +35,88 @@ PANE_COLUMNS = ("__left", "__right")
 Indices = npt.NDArray[np.intp]
 
 
-class WindowJoin(WindowedOperator):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class WindowJoin(OperatorSpec):
+    """Pairs of rows with the same key in the same window, emitted when the window closes. Port 0 is left, port 1 right."""
+
+    description = Description("join", "Join", keyed=True, stateful=True, chained=False, waits_for_time=True)
+
+    keys: tuple[str, ...]
+    window: Window
+
+    def with_inputs(self, inputs: Sequence[OperatorSpec | Port]) -> WindowJoin:
+        """The columns follow those of both sides."""
+        if tuple(inputs) == self.inputs:
+            return self
+        return replace(self, inputs=tuple(inputs), schema=joined_schema(self.keys, *inputs))
+
+    def meaning(self) -> Json:
+        """Keys and windows."""
+        return [list(self.keys), self.window.meaning()]
+
+    def columns_used(self, port: int, wanted: frozenset[str]) -> frozenset[str]:
+        """A side's keys, time and wanted columns.
+
+        A left column that makes a right one have its suffix stays, to keep the name.
+        """
+        left, right = ([name for name in each.schema.names if name not in self.keys] for each in self.inputs)
+        results = self.schema.names[len(self.keys) + len(BOUNDS) :]
+        left_results, right_results = results[: len(left)], results[len(left) :]
+        wanted_right = {name for name, result in zip(right, right_results, strict=True) if result in wanted}
+        wanted_left = {
+            name for name, result in zip(left, left_results, strict=True) if result in wanted | wanted_right
+        }
+        time = self.inputs[port].event_time
+        assert time is not None
+        return frozenset({*self.keys, time, *(wanted_left, wanted_right)[port]})
+
+    def narrowed(self, inputs: tuple[OperatorSpec, ...], wanted: frozenset[str], exact: bool) -> OperatorSpec:
+        """Both sides with the columns that are used."""
+        sides = []
+        for port, child in enumerate(inputs):
+            used = self.columns_used(port, wanted)
+            sides.append(only_columns(child, [name for name in child.schema.names if name in used], self.name, port))
+        return self.with_inputs(sides)
+
+    def properties(self) -> dict[str, Json]:
+        """Keys and windows."""
+        return {"keys": list(self.keys), "window": self.window.text(self.schema.field("window_end").type)}
+
+    def state_shape(self, key_groups: int) -> dict[str, Json]:
+        """Both sides' rows by key and window."""
+        shape = keyed_shape("join", self.keys, self.inputs[0].schema, key_groups)
+        shape |= {"window": self.window.shape(), "time": str(self.schema.field("window_end").type)}
+        return shape | {"left": column_texts(self.inputs[0].schema), "right": column_texts(self.inputs[1].schema)}
+
+    def build(self, context: OperatorContext) -> WindowJoinOperator:
+        """Rows of both sides by pane."""
+        return WindowJoinOperator(self, context)
+
+
+def joined_schema(keys: tuple[str, ...], left: OperatorSpec | Port, right: OperatorSpec | Port) -> pa.Schema:
+    """The columns of a join of these two."""
+    assert left.event_time is not None
+    return join_schema(keys, left.schema, right.schema, left.event_time)
+
+
+class WindowJoinOperator(WindowedOperator):
     """Pairs of rows with equal keys in a common window. Null keys never match, so such rows are not kept."""
 
-    def __init__(self, spec: JoinSpec, own: range, groups: int) -> None:
-        super().__init__(spec.window, spec.keys, spec.output, own, groups)
+    def __init__(self, spec: WindowJoin, context: OperatorContext) -> None:
+        super().__init__(spec.window.fixed("join"), spec.keys, spec.schema, context)
         _check(spec)
         self._spec = spec
-        self._times = (spec.left_time, spec.right_time)
+        self._times = tuple(str(side.event_time) for side in spec.inputs)
         self._schemas = tuple(
-            _state_schema(schema, pane, spec.keys)
-            for schema, pane in zip((spec.left, spec.right), PANE_COLUMNS, strict=True)
+            _state_schema(side.schema, pane, spec.keys)
+            for side, pane in zip(spec.inputs, PANE_COLUMNS, strict=True)
         )
         self._inputs = tuple(
             Panes(
                 self.windows,
                 self.closed,
                 spec.keys,
-                groups,
+                context.key_groups,
                 schema,
                 pane,
                 concatenated,
@@ -57,7 +126,7 @@ class WindowJoin(WindowedOperator):
         )
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Keep the rows of one side. Gives nothing."""
+        """Keep the rows of one side. Emits nothing."""
         batch = _with_all_keys(batch, self._spec.keys)
         if batch.num_rows:
             self._inputs[port].insert(self._state_rows(port, batch))
@@ -68,8 +137,8 @@ class WindowJoin(WindowedOperator):
         panes = self.windows.panes(batch.column(self._times[port]))
         columns = [panes, *batch.columns]
         for key in self._spec.keys:
-            place = schema.get_field_index(key)
-            columns[place] = canonical(columns[place].cast(schema.field(place).type))
+            index = schema.get_field_index(key)
+            columns[index] = canonical(columns[index].cast(schema.field(index).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _side_of(self, run: Run) -> int:
@@ -78,7 +147,7 @@ class WindowJoin(WindowedOperator):
             raise CorruptDataError(f"stored state is not that of a join columns={names}")
         return PANE_COLUMNS.index(names[0])
 
-    def _give(self, step: Parts) -> Iterator[pa.RecordBatch]:
+    def _emit(self, step: Parts) -> Iterator[pa.RecordBatch]:
         if not all(step):
             return
         left, right = (pa.Table.from_batches(side).combine_chunks() for side in step)
@@ -96,9 +165,9 @@ class WindowJoin(WindowedOperator):
 
     def _keep(self, *sides: pa.Table) -> None:
         """What is left of a step that stops between two rows of its left side."""
-        assert self._owed is not None
+        assert self._pending is not None
         if all(side.num_rows for side in sides):
-            self._owed.rest = tuple(tuple(map(Run, side.to_batches())) for side in sides)
+            self._pending.rest = tuple(tuple(map(Run, side.to_batches())) for side in sides)
 
     def _matches(self, left: pa.Table, right: pa.Table) -> _Matches:
         left_keys, right_keys = ((pane, *self._spec.keys) for pane in PANE_COLUMNS)
@@ -110,7 +179,7 @@ class WindowJoin(WindowedOperator):
         columns = [left.column(key) for key in keys] + [starts, pc.add(starts, self.windows.size)]
         for side, pane in ((left, PANE_COLUMNS[0]), (right, PANE_COLUMNS[1])):
             columns += [side.column(name) for name in side.column_names if name != pane and name not in keys]
-        return fitted([column.combine_chunks() for column in columns], self._spec.output)
+        return fitted([column.combine_chunks() for column in columns], self._spec.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +200,8 @@ class _Matches:
         It is if one row's pairs fit into a piece: a row that has begun must be finished before a cut.
         """
         stop = min(start + pairs_max, self.pairs)
-        whole = int(self.ends[self.left_rows_before(stop) - 1]) if stop >= int(self.ends[0]) else 0
-        return (whole, True) if whole > start else (stop, False)
+        complete = int(self.ends[self.left_rows_before(stop) - 1]) if stop >= int(self.ends[0]) else 0
+        return (complete, True) if complete > start else (stop, False)
 
     def left_rows_before(self, pair: int) -> int:
         """How many left rows have all their pairs before this one."""
@@ -187,15 +256,15 @@ def _state_schema(schema: pa.Schema, pane: str, keys: Sequence[str]) -> pa.Schem
     return pa.schema([pa.field(pane, pa.int64()), *fields])
 
 
-def _check(spec: JoinSpec) -> None:
+def _check(spec: WindowJoin) -> None:
     if not spec.keys:
         raise InvalidUseError(f"a join needs a key operator={spec.name}")
     for key in spec.keys:
-        left, right = plain(spec.left.field(key).type), plain(spec.right.field(key).type)
+        left, right = (plain(side.schema.field(key).type) for side in spec.inputs)
         if left != right:
             raise InvalidUseError(
                 f"the key has two types: cast one side column={key} left={left} right={right}"
             )
-    left, right = spec.left.field(spec.left_time).type, spec.right.field(spec.right_time).type
+    left, right = (side.schema.field(str(side.event_time)).type for side in spec.inputs)
     if left != right:
         raise InvalidUseError(f"event times have two types: cast one side left={left} right={right}")

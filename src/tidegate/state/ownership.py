@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import InvalidUseError
-from tidegate.plan.connector import Json
-from tidegate.runtime.operator import Restored, Run
 from tidegate.state.keygroups import key_groups
+from tidegate.state.run import Restored, Run
 from tidegate.state.table import KeyedTable
+from tidegate.values import Json
 
 Mask = npt.NDArray[np.bool_]
 

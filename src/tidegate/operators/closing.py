@@ -1,8 +1,8 @@
 """What windowed operators share: the watermark that closes windows, the bounded steps it does so in, and the
 state's frame.
 
-From when a window begins to be given its rows are late. Giving can stop behind any step: what is left is state
-then, and the next call of ``watermark`` goes on with it.
+From when a window begins to be emitted its rows are late. Emitting can stop after any step: what is left is pending
+output, which is state, and the next call of ``watermark`` goes on with it.
 """
 
 from __future__ import annotations
@@ -12,36 +12,35 @@ from math import ceil
 
 import pyarrow as pa
 
-from tidegate.plan.connector import Json
-from tidegate.plan.physical import Window
-from tidegate.runtime.operator import Frozen, Restored, Run
-from tidegate.runtime.operators.keyed import check_key_groups
-from tidegate.runtime.operators.owed import OWED, Owed, Parts, StoredRuns
-from tidegate.runtime.operators.panes import Panes, late_rows_of
-from tidegate.runtime.operators.window import Closed, Windows
+from tidegate.plan.operator import OperatorContext
+from tidegate.state.closed import Closed
+from tidegate.state.ownership import check_key_groups
+from tidegate.state.panes import Panes, late_rows_of
+from tidegate.state.pending import PENDING, Parts, PendingOutput, StoredRuns
+from tidegate.state.run import Frozen, Restored, Run
 from tidegate.state.runs import PARTS_MAX, by_hash
+from tidegate.state.windows import Windows
+from tidegate.values import Json
 
 CLOSE_ROWS = 131_072
 """About as many rows of state as one step of closing takes on."""
 CLOSE_BYTES = 8 << 20
-"""About as many bytes of them: what a step gives is ahead of a barrier that comes meanwhile."""
+"""About as many bytes of them: what a step emits goes before a barrier that comes meanwhile."""
 
 
 class WindowedOperator:
     """Closes windows as the watermark moves. Subclasses say what comes of a window's rows."""
 
-    def __init__(
-        self, window: Window, keys: Sequence[str], output: pa.Schema, own: range, groups: int
-    ) -> None:
-        self.windows = Windows.of(window)
-        self.closed = Closed(own, groups)
+    def __init__(self, windows: Windows, keys: Sequence[str], output: pa.Schema, context: OperatorContext) -> None:
+        self.windows = windows
+        self.closed = Closed(context.own, context.key_groups)
         self.watermark_delay = self.windows.lateness
         self.stopping = False
-        self.owes = False
-        self._owed: Owed | None = None
+        self.has_pending = False
+        self._pending: PendingOutput | None = None
         self._keys = tuple(keys)
         self._nothing = pa.RecordBatch.from_pylist([], schema=output)
-        self._groups = groups
+        self._groups = context.key_groups
         self._late_rows = 0
         self._inputs: tuple[Panes, ...] = ()
 
@@ -61,64 +60,64 @@ class WindowedOperator:
         return sum(run.batch.nbytes for run in self._held)
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
-        """Give what is owed, then the windows that close. A watermark that does not move closes nothing."""
-        if self.owes or (timestamp > self.closed.through and self._due(timestamp)):
+        """Drain pending output, then emit the windows that close. A watermark that does not move closes nothing."""
+        if self.has_pending or (timestamp > self.closed.through and self._due(timestamp)):
             return self._close(timestamp)
         self._pass(timestamp)
         return ()
 
     def before_barrier(self) -> Iterable[pa.RecordBatch]:
-        """Gives nothing: all rows are in the state."""
+        """Emits nothing: all rows are in the state."""
         return ()
 
     def end(self) -> Iterable[pa.RecordBatch]:
-        """Gives nothing: the last watermark has closed every window."""
+        """Emits nothing: the last watermark has closed every window."""
         return ()
 
     def freeze(self) -> Frozen:
         """All runs by reference, those of each input together, and those of windows on their way out last."""
         meta = closed_meta(self.closed, self._groups, self.late_rows)
         runs = tuple(run for panes in self._inputs for run in panes.runs)
-        if self._owed is None:
+        if self._pending is None:
             return Frozen(meta, runs)
-        return Frozen(meta | {OWED: self._owed.meta()}, (*runs, *self._owed.runs))
+        return Frozen(meta | {PENDING: self._pending.meta()}, (*runs, *self._pending.runs))
 
     def restore(self, pieces: Sequence[Restored]) -> None:
-        """Take over the rows of our key groups. What was owed is given before anything else."""
+        """Take over the rows of our key groups. What was pending is emitted before anything else."""
         self._late_rows = restore_closed(self.closed, self._groups, pieces)
-        owed: list[list[Run]] = [[] for _ in self._inputs]
+        pending: list[list[Run]] = [[] for _ in self._inputs]
         for stored in map(StoredRuns.of, pieces):
             for run in stored.panes:
                 self._inputs[self._side_of(run)].restore((run,))
-            for run in (*stored.owed, *stored.rest):
+            for run in (*stored.pending, *stored.rest):
                 side = self._side_of(run)
-                rows = stored.still_owed(run, self._inputs[side].own_rows(run.batch), self._keys)
+                rows = stored.still_pending(run, self._inputs[side].own_rows(run.batch), self._keys)
                 if rows.num_rows:
-                    owed[side].append(Run(rows))
-        self.owes = all(owed)
-        self._owed = Owed(owed, in_steps(owed)) if self.owes else None
+                    pending[side].append(Run(rows))
+        self.has_pending = all(pending)
+        self._pending = PendingOutput(pending, in_steps(pending)) if self.has_pending else None
 
     def _side_of(self, run: Run) -> int:
         """The input that a stored run is of."""
         return 0
 
-    def _give(self, step: Parts) -> Iterator[pa.RecordBatch]:
+    def _emit(self, step: Parts) -> Iterator[pa.RecordBatch]:
         """What comes of the rows of one step, per input; every row is labelled with its window's start.
 
-        Whoever stops inside of it leaves the rest with ``_owed``.
+        Whoever stops inside of it leaves the rest with ``_pending``.
         """
         raise NotImplementedError
 
     # -- closing ---------------------------------------------------------------------------------------------
 
     def _close(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        self.owes = True
+        self.has_pending = True
         while not self.stopping:
-            if self._owed is None and not self._begin(watermark):
+            if self._pending is None and not self._begin(watermark):
                 self._pass(watermark)
-                self.owes = False
+                self.has_pending = False
                 return
-            yield from self._pay()
+            yield from self._drain()
 
     def _due(self, watermark: int) -> list[int]:
         return sorted({start for panes in self._inputs for start in panes.starts_due(watermark)})
@@ -135,38 +134,38 @@ class WindowedOperator:
             taken.append((start, window))
         if not taken:
             return False
-        self._owed = self._owing(taken)
+        self._pending = self._pending_windows(taken)
         self._pass(self.windows.closes_at(taken[-1][0]))
         return True
 
-    def _owing(self, taken: Sequence[tuple[int, list[list[Run]]]]) -> Owed:
+    def _pending_windows(self, taken: Sequence[tuple[int, list[list[Run]]]]) -> PendingOutput:
         """A large window stays as it is: what an earlier checkpoint has stored of it need not be stored again."""
         start, window = taken[0]
         if len(taken) == 1 and self.closed.uniform:
-            return Owed(window, in_steps(window), None if self.windows.tumbling else start)
+            return PendingOutput(window, in_steps(window), None if self.windows.tumbling else start)
         sides: list[list[Run]] = [[] for _ in self._inputs]
         for start, window in taken:
             for side, panes, runs in zip(sides, self._inputs, window, strict=True):
                 side += panes.labelled(runs, start)
-        return Owed(sides, in_steps(sides))
+        return PendingOutput(sides, in_steps(sides))
 
-    def _pay(self) -> Iterator[pa.RecordBatch]:
-        """Give what is owed, step by step. An empty batch now and then lets the loop look up meanwhile."""
-        owed = self._owed
-        assert owed is not None
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        """Drain pending output, step by step. An empty batch now and then lets the loop look up meanwhile."""
+        pending = self._pending
+        assert pending is not None
         looked = 0
-        for rows in owed.split(lambda batch, steps: by_hash([batch], self._keys, steps)):
+        for rows in pending.split(lambda batch, steps: by_hash([batch], self._keys, steps)):
             looked += rows
             if looked > CLOSE_ROWS:
                 looked = 0
                 yield self._nothing
                 if self.stopping:
                     return
-        while (step := owed.take()) is not None:
-            yield from self._give(step)
+        while (step := pending.take()) is not None:
+            yield from self._emit(step)
             if self.stopping:
                 return
-        self._owed = None
+        self._pending = None
 
     def _pass(self, watermark: int) -> None:
         if watermark > self.closed.through:
@@ -176,8 +175,8 @@ class WindowedOperator:
 
     @property
     def _held(self) -> Iterable[Run]:
-        owed = () if self._owed is None else self._owed.runs
-        return {run.uid: run for runs in (owed, *(panes.runs for panes in self._inputs)) for run in runs}.values()
+        pending = () if self._pending is None else self._pending.runs
+        return {run.uid: run for runs in (pending, *(panes.runs for panes in self._inputs)) for run in runs}.values()
 
 
 def closed_meta(closed: Closed, groups: int, late_rows: int) -> dict[str, Json]:
@@ -191,7 +190,7 @@ def closed_meta(closed: Closed, groups: int, late_rows: int) -> dict[str, Json]:
 
 
 def restore_closed(closed: Closed, groups: int, pieces: Sequence[Restored]) -> int:
-    """Take over how far windows are closed; gives the late rows that are ours to count on."""
+    """Take over how far windows are closed; returns the late rows that are ours to count on."""
     check_key_groups(groups, pieces)
     closed.restore([piece.meta.get("closed_through") for piece in pieces])
     return late_rows_of(pieces, closed.own)

@@ -1,66 +1,94 @@
-"""The receiver's half of a session aggregate: keeps open sessions and gives each when it closes.
+"""Session windows: what they are, and the receiver's half of their aggregates, which keeps open sessions and emits each when
+it closes.
 
 A session closes when the watermark reaches its end, which is its last row's time plus the gap, plus the
 allowed lateness. A session that comes when it would be closed already is late, even if it could have been
 part of one that is still open: so what is late depends on the watermark alone, from when it begins to close
-sessions. Closing goes by keys and can stop between any two steps. Sessions that are closed and were not given
+sessions. Closing goes by keys and can stop between any two steps. Sessions that are closed and were not emitted
 by then are still in the state; it says of which key groups, and up to which watermark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import InvalidUseError
-from tidegate.plan.connector import Json
-from tidegate.plan.physical import AggregateSpec
-from tidegate.runtime.chain import delayed
-from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored
-from tidegate.runtime.operators.aggregate import partial_half, raw_half
-from tidegate.runtime.operators.closing import CLOSE_BYTES, closed_meta, restore_closed
-from tidegate.runtime.operators.keyed import Ownership
-from tidegate.runtime.operators.late import WideOutput, split_late
-from tidegate.runtime.operators.owed import OWED
-from tidegate.runtime.operators.preaggregate import partials_of
-from tidegate.runtime.operators.sessionruns import SessionRuns
-from tidegate.runtime.operators.window import Closed, Stretch, checked_stretches
+from tidegate.operators.aggregate import WindowAggregate
+from tidegate.operators.closing import CLOSE_BYTES, closed_meta, restore_closed
+from tidegate.operators.wide import WideOutput, split_late
+from tidegate.operators.window import MakePartials, Window
+from tidegate.plan.operator import PIECE_ROWS, Operator, OperatorContext
+from tidegate.plan.units import delayed, duration_text
+from tidegate.state.closed import Closed, Stretch, checked_stretches
 from tidegate.state.keygroups import groups_of
+from tidegate.state.ownership import Ownership
 from tidegate.state.partial import END, WINDOW, Layout, fitted, results, rows_column
+from tidegate.state.pending import PENDING
+from tidegate.state.run import Frozen, Restored
 from tidegate.state.runs import pieces
-from tidegate.state.sessions import merged_sessions
+from tidegate.state.sessionruns import SessionRuns
+from tidegate.state.sessions import merged_sessions, sessions_of_rows
+from tidegate.values import Json
 
-LEAD = (WINDOW, END)
+TIME_COLUMNS = (WINDOW, END)
 CLOSE_KEYS = 65_536
 """The most keys of one step of closing."""
 
 
-class SessionAggregate:
-    """Aggregates per key and session. Each session is given once."""
+@dataclass(frozen=True, slots=True)
+class SessionWindow(Window):
+    """Windows per key that end when no row has come for ``gap``, in the event-time column's unit."""
 
-    def __init__(self, spec: AggregateSpec, own: range, groups: int) -> None:
+    time_columns = TIME_COLUMNS
+
+    gap: int
+    allowed_lateness: int = 0
+
+    def partials(self, layout: Layout, event_time: str, output: pa.Schema) -> MakePartials:
+        """The sessions of rows among themselves."""
+        return lambda table: sessions_of_rows(table, layout, event_time, self.gap, output)
+
+    def aggregate(self, spec: WindowAggregate, context: OperatorContext) -> Operator:
+        """Open sessions by key."""
+        return (SessionAggregateWithLate if spec.late else SessionAggregateOperator)(spec, self.gap, context)
+
+    def shape(self) -> dict[str, Json]:
+        """Lateness counts: with more of it than before, late rows would open sessions that were emitted already."""
+        shape: dict[str, Json] = {"kind": "session", "gap": self.gap}
+        return shape | {"allowed_lateness": self.allowed_lateness} if self.allowed_lateness else shape
+
+    def text(self, event_time: pa.DataType) -> str:
+        """Such as session(30s)."""
+        shown = duration_text(self.gap, event_time)
+        if self.allowed_lateness:
+            shown += f", allowed_lateness={duration_text(self.allowed_lateness, event_time)}"
+        return f"session({shown})"
+
+
+class SessionAggregateOperator:
+    """Aggregates per key and session. Each session is emitted once."""
+
+    def __init__(self, spec: WindowAggregate, gap: int, context: OperatorContext) -> None:
         self._spec = spec
-        self._output = spec.output
-        self._layout = Layout(spec.keys, spec.aggregates, LEAD)
-        if spec.input.names != self._layout.names:
-            raise InvalidUseError(
-                f"partials have other columns expected={self._layout.names} operator={spec.name}"
-            )
+        self._gap = gap
+        self._output = spec.schema
+        self._layout = spec.checked_layout()
         self.watermark_delay = spec.window.allowed_lateness
-        self._groups = groups
+        self._groups = context.key_groups
         self._counted = rows_column(spec.aggregates)
         self._counted_schema = pa.schema(
             [pa.field(f.name, pa.int64()) if f.name in self._layout.distinct else f for f in spec.input]
         )
-        self._ownership = Ownership(spec.keys, own, groups)
-        self.closed = Closed(own, groups)
+        self._ownership = Ownership(spec.keys, context.own, context.key_groups)
+        self.closed = Closed(context.own, context.key_groups)
         self.stopping = False
-        self.owes = False
-        self._owed: list[Stretch] = []
+        self.has_pending = False
+        self._pending: list[Stretch] = []
         self.late_rows = 0
         self._runs = SessionRuns(spec.input, spec.keys, self._merged)
 
@@ -75,7 +103,7 @@ class SessionAggregate:
         return self._runs.nbytes
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Keep the sessions. Gives nothing."""
+        """Keep the sessions. Emits nothing."""
         in_time, late = split_late(
             batch, self._closes(batch.column(END)), self.closed, self._spec.keys, self._groups
         )
@@ -85,31 +113,31 @@ class SessionAggregate:
         return ()
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
-        """Give what is owed, then the sessions that close. A watermark that does not move closes nothing."""
-        return self._close(timestamp) if self.owes or timestamp > self.closed.through else ()
+        """Give what is pending, then the sessions that close. A watermark that does not move closes nothing."""
+        return self._close(timestamp) if self.has_pending or timestamp > self.closed.through else ()
 
     def before_barrier(self) -> Iterable[pa.RecordBatch]:
-        """Gives nothing: all rows are in the state."""
+        """Emits nothing: all rows are in the state."""
         return ()
 
     def end(self) -> Iterable[pa.RecordBatch]:
-        """Gives nothing: the last watermark has closed every session."""
+        """Emits nothing: the last watermark has closed every session."""
         return ()
 
     def freeze(self) -> Frozen:
         """All runs by reference."""
         meta = closed_meta(self.closed, self._groups, self.late_rows)
-        owed: list[Json] = [list(stretch) for stretch in self._owed]
-        return Frozen(meta | {OWED: owed} if owed else meta, self._runs.freeze())
+        pending: list[Json] = [list(stretch) for stretch in self._pending]
+        return Frozen(meta | {PENDING: pending} if pending else meta, self._runs.freeze())
 
     def restore(self, pieces: Sequence[Restored]) -> None:
-        """Take over the sessions of our key groups. What was owed is given before anything else."""
+        """Take over the sessions of our key groups. What was pending is emitted before anything else."""
         self.late_rows = restore_closed(self.closed, self._groups, pieces)
-        owed = [stretch for piece in pieces for stretch in checked_stretches(piece.meta.get(OWED, []), self._groups)]
+        pending = [stretch for piece in pieces for stretch in checked_stretches(piece.meta.get(PENDING, []), self._groups)]
         own = self.closed.own
-        mine = [(max(first, own.start), min(end, own.stop), through) for first, end, through in owed]
-        self._owed = [stretch for stretch in mine if stretch[0] < stretch[1]]
-        self.owes = bool(self._owed)
+        mine = [(max(first, own.start), min(end, own.stop), through) for first, end, through in pending]
+        self._pending = [stretch for stretch in mine if stretch[0] < stretch[1]]
+        self.has_pending = bool(self._pending)
         for piece in pieces:
             self._runs.restore(piece.runs, self._ownership.mask)
 
@@ -121,19 +149,19 @@ class SessionAggregate:
         return pa.array(np.minimum(values, room) + self.watermark_delay, mask=mask)
 
     def _close(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        """Rows that come behind the watermark are late from now on, whether their key was given or not."""
-        self.owes = True
+        """Rows that come after the watermark are late from now on, whether their key was emitted or not."""
+        self.has_pending = True
         while not self.stopping:
-            if not self._owed:
+            if not self._pending:
                 if watermark <= self.closed.through:
-                    self.owes = False
+                    self.has_pending = False
                     return
                 self.closed.advance(watermark)
-                self._owed = [(self.closed.own.start, self.closed.own.stop, watermark)]
-            yield from self._pay(*self._owed[0])
+                self._pending = [(self.closed.own.start, self.closed.own.stop, watermark)]
+            yield from self._drain(*self._pending[0])
 
-    def _pay(self, first: int, end: int, through: int) -> Iterator[pa.RecordBatch]:
-        """Give the sessions of these key groups that are closed by then."""
+    def _drain(self, first: int, end: int, through: int) -> Iterator[pa.RecordBatch]:
+        """Emit the sessions of these key groups that are closed by then."""
         watermark = delayed(through, self.watermark_delay)
         keys = self._runs.due(watermark)
         groups = groups_of(keys, self._groups)
@@ -146,7 +174,7 @@ class SessionAggregate:
             yield from pieces(self._finish(step), PIECE_ROWS)
         if len(keys):
             self._runs.closed(watermark)
-        del self._owed[0]
+        del self._pending[0]
 
     def _step_keys(self) -> int:
         """How many keys one step has: fewer if rows are wide."""
@@ -161,23 +189,23 @@ class SessionAggregate:
             table = pa.Table.from_batches([sessions])
             sessions = merged_sessions(table, self._layout, self._counted_schema, counted=True)
         keys = [sessions.column(key) for key in self._spec.keys]
-        bounds = [sessions.column(name) for name in LEAD]
+        bounds = [sessions.column(name) for name in TIME_COLUMNS]
         return fitted([*keys, *bounds, *results(sessions, self._spec.aggregates)], self._output)
 
 
-class SessionAggregateWithLate(SessionAggregate):
-    """Session aggregates that take raw rows and give late ones back, in the wide schema."""
+class SessionAggregateWithLate(SessionAggregateOperator):
+    """Session aggregates that take raw rows and emit late ones as they came, in the wide schema."""
 
-    def __init__(self, spec: AggregateSpec, own: range, groups: int) -> None:
-        self._wide = WideOutput(spec.output, spec.input)
-        self._make = partials_of(raw_half(spec, LEAD))
-        super().__init__(partial_half(spec, LEAD), own, groups)
+    def __init__(self, spec: WindowAggregate, gap: int, context: OperatorContext) -> None:
+        self._wide = WideOutput(spec.schema, spec.input)
+        self._make = spec.make_partials()
+        super().__init__(spec.over_partials(), gap, context)
         self._output = self._wide.results
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Keep the rows' sessions. Gives the late rows."""
-        times = batch.column(self._spec.event_time).cast(pa.int64())
-        gap = self._spec.window.size
+        """Keep the rows' sessions. Emits the late rows."""
+        times = batch.column(self._spec.time).cast(pa.int64())
+        gap = self._gap
         usable = pc.less_equal(times, np.iinfo(np.int64).max - gap)
         ends = pc.add(pc.if_else(usable, times, pa.scalar(None, pa.int64())), gap)
         in_time, late = split_late(batch, self._closes(ends), self.closed, self._spec.keys, self._groups)

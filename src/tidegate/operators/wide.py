@@ -1,4 +1,4 @@
-"""Late rows as an output: an aggregate whose user asks for them takes raw rows and judges each on arrival.
+"""The wide schema of an aggregate that emits late rows too: it takes raw rows and judges each on arrival.
 
 Results and late rows leave by the same way, in one wide schema: a flag, the results' columns, the rows'
 columns. The plan parts them behind the operator.
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.plan.schemas import LATE
-from tidegate.runtime.operators.window import Closed
+from tidegate.state.closed import Closed
 from tidegate.state.keygroups import key_groups
 
 

@@ -1,38 +1,87 @@
 """Running aggregates: one row of partials per key, for as long as the job runs.
 
-With checkpoints, keys that changed are given once per epoch, ahead of its barrier; without, with every batch.
-What is given is the key's newest result, which replaces those before.
+With checkpoints, keys that changed are emitted once per epoch, before its barrier; without, with every batch.
+What is emitted is the key's newest result, which replaces those before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import CorruptDataError
-from tidegate.plan.physical import RunningAggregateSpec
-from tidegate.runtime.operator import PIECE_ROWS, Frozen, Restored, Run
-from tidegate.runtime.operators.keyed import Ownership, keyed_table
+from tidegate.operators.preaggregate import PreAggregate, aggregated_columns, pre_aggregated
+from tidegate.plan.operator import PIECE_ROWS, Description, OperatorContext, OperatorSpec
+from tidegate.plan.schemas import KEYED_TABLE, keyed_shape
 from tidegate.state.combine import combined
 from tidegate.state.dense import Call
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.index import Slots
+from tidegate.state.ownership import Ownership, keyed_table
 from tidegate.state.partial import Layout, fitted, grouped, merged_columns, results
+from tidegate.state.run import Frozen, Restored, Run
 from tidegate.state.table import KeyedTable
+from tidegate.values import Json
 
 
-class RunningAggregate:
-    """Takes partials, keeps one row per key, gives the results of keys that changed."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RunningAggregate(OperatorSpec):
+    """One row per key over all rows so far, emitted again whenever it has changed. Its input is a ``PreAggregate`` once it is
+    planned."""
+
+    description = Description(
+        "running", "RunningAggregate", keyed=True, stateful=True, chained=False, picks_columns=True
+    )
+
+    keys: tuple[str, ...]
+    aggregates: tuple[AggregateColumn, ...]
+
+    def meaning(self) -> Json:
+        """Keys and functions."""
+        results: list[Json] = [[each.name, each.function.name, each.column] for each in self.aggregates]
+        return [list(self.keys), results]
+
+    def columns_used(self, port: int, wanted: frozenset[str]) -> frozenset[str]:
+        """Keys, what is aggregated, and event time where a function goes by it."""
+        used = aggregated_columns(self.keys, self.aggregates)
+        return used | {self.time} if any(each.function.by_time for each in self.aggregates) else used
+
+    def split(self) -> OperatorSpec:
+        """One row per key crosses the exchange instead of many."""
+        (child,) = self.specs
+        if isinstance(child, PreAggregate):
+            return self
+        return self.with_inputs((pre_aggregated(child, self.name, self.keys, None, self.aggregates),))
+
+    def properties(self) -> dict[str, Json]:
+        """Keys and functions."""
+        return {"keys": list(self.keys), "aggregates": [each.text() for each in self.aggregates]}
+
+    def state_shape(self, key_groups: int) -> dict[str, Json]:
+        """Partials by key."""
+        columns: list[Json] = [f"{each.text()} {self.schema.field(each.name).type}" for each in self.aggregates]
+        shape = keyed_shape("running aggregate", self.keys, self.schema, key_groups)
+        return shape | {"aggregates": columns, "layout": KEYED_TABLE}
+
+    def build(self, context: OperatorContext) -> RunningAggregateOperator:
+        """A table of partials."""
+        return RunningAggregateOperator(self, context)
+
+
+class RunningAggregateOperator:
+    """Takes partials, keeps one row per key, emits the results of keys that changed."""
 
     late_rows = 0
 
-    def __init__(self, spec: RunningAggregateSpec, own: range, groups: int, *, every_batch: bool) -> None:
+    def __init__(self, spec: RunningAggregate, context: OperatorContext) -> None:
         self._spec = spec
         self._layout = Layout(spec.keys, spec.aggregates, ())
-        self._every_batch = every_batch
-        self._ownership = Ownership(spec.keys, own, groups)
+        self._every_batch = not context.checkpointing
+        self._ownership = Ownership(spec.keys, context.own, context.key_groups)
         self._table = keyed_table(_state_schema(spec.input, self._layout), spec.keys)
         self._seen = {
             name: keyed_table(_seen_schema(spec.input, spec.keys, name), (*spec.keys, name))
@@ -43,7 +92,7 @@ class RunningAggregate:
 
     @property
     def state_rows(self) -> int:
-        """Keys, and values told apart."""
+        """Keys, and distinct values."""
         return self._table.rows + sum(seen.rows for seen in self._seen.values())
 
     @property
@@ -65,16 +114,16 @@ class RunningAggregate:
         return ()
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
-        """Gives nothing: there are no windows."""
+        """Emits nothing: there are no windows."""
         return ()
 
     def before_barrier(self) -> Iterator[pa.RecordBatch]:
-        """Give the keys that changed since the last barrier."""
-        return self._give_changed()
+        """Emit the keys that changed since the last barrier."""
+        return self._emit_changed()
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Give the keys that changed since the last barrier."""
-        return self._give_changed()
+        """Emit the keys that changed since the last barrier."""
+        return self._emit_changed()
 
     def freeze(self) -> Frozen:
         """Runs by reference, and one with the keys that changed since the last time."""
@@ -92,7 +141,7 @@ class RunningAggregate:
                     raise CorruptDataError(f"stored state has other columns columns={run.batch.schema.names}")
                 table.restore(((run, run.batch),), self._ownership.mask)
 
-    def _give_changed(self) -> Iterator[pa.RecordBatch]:
+    def _emit_changed(self) -> Iterator[pa.RecordBatch]:
         changed, self._changed = self._changed, []
         for slots in changed:
             self._is_changed[slots] = False
@@ -113,14 +162,14 @@ class RunningAggregate:
 
     def _results(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         keys = [rows.column(key) for key in self._spec.keys]
-        whole = fitted([*keys, *results(rows, self._spec.aggregates)], self._spec.output)
+        whole = fitted([*keys, *results(rows, self._spec.aggregates)], self._spec.schema)
         for start in range(0, whole.num_rows, PIECE_ROWS):
             yield whole.slice(start, PIECE_ROWS)
 
-    # -- values told apart -------------------------------------------------------------------------------------------
+    # -- distinct values -------------------------------------------------------------------------------------------
 
     def _per_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """One row per key: values told apart become the number of those not seen before."""
+        """One row per key: distinct values become the number of those not seen before."""
         if not self._seen:
             return batch
         table = pa.Table.from_batches([batch])
@@ -147,7 +196,7 @@ class RunningAggregate:
 
 
 def _state_schema(partials: pa.Schema, layout: Layout) -> pa.Schema:
-    """The partials' columns, with counts in place of the values told apart."""
+    """The partials' columns, with counts in place of the distinct values."""
     return pa.schema([pa.field(f.name, pa.int64()) if f.name in layout.distinct else f for f in partials])
 
 

@@ -1,7 +1,7 @@
 """What the stored runs of one subtask say, for readers of checkpoints that are no operators.
 
 Runs of keyed state have rows that later runs replace or take away, runs of sessions have holes, and windows
-that were on their way out have rows that were given. Whoever reads state as data must come through here; adding
+that were on their way out have rows that were emitted. Whoever reads state as data must come through here; adding
 up the runs as they are would count such rows twice.
 """
 
@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidegate.plan.connector import Json
-from tidegate.runtime.operator import Restored, Run
-from tidegate.runtime.operators.keyed import keyed_table
-from tidegate.runtime.operators.owed import OWED, StoredRuns
-from tidegate.runtime.operators.process import INPUT
-from tidegate.runtime.operators.sessionruns import HOLES, holes_of
+from tidegate.operators.process import INPUT
+from tidegate.plan.schemas import KEYED_TABLE
+from tidegate.state.ownership import keyed_table
+from tidegate.state.pending import PENDING, StoredRuns
+from tidegate.state.run import Restored, Run
+from tidegate.state.sessionruns import HOLES, holes_of
+from tidegate.values import Json
 
 
 def current_rows(
-    kind: str,
+    layout: str | None,
     keys: Sequence[str],
     runs: Sequence[pa.RecordBatch],
     meta: Mapping[str, Json] | None = None,
@@ -30,24 +31,24 @@ def current_rows(
 ) -> list[pa.RecordBatch]:
     """The rows that are state now, of all runs of one subtask in their order.
 
-    ``kind`` is that of the operator's description, ``meta`` what is stored beside the runs. Running aggregates
-    give one row per key, with values told apart counted already; sessions of one key are not merged yet; other
+    ``layout`` is that of the stored state's description, ``meta`` what is stored beside the runs. Running aggregates
+    have one row per key, with distinct values counted already; sessions of one key are not merged yet; other
     operators' runs come as they are. ``overlapping``: rows say their pane, so those of windows that were on their
     way out are left out.
     """
-    if kind in ("running aggregate", "process"):
+    if layout == KEYED_TABLE:
         return _newest(keys, runs)
-    if meta is not None and isinstance(meta.get(OWED), dict):
-        return _not_given(keys, Restored(0, dict(meta), tuple(map(Run, runs))), overlapping)
+    if meta is not None and isinstance(meta.get(PENDING), dict):
+        return _not_emitted(keys, Restored(0, dict(meta), tuple(map(Run, runs))), overlapping)
     holes = [run for run in runs if run.schema.equals(HOLES)]
     kept = [run for run in runs if not run.schema.equals(HOLES)]
-    return [_filled(place, run, holes) for place, run in enumerate(kept)] if holes else kept
+    return [_filled(index, run, holes) for index, run in enumerate(kept)] if holes else kept
 
 
-def _not_given(keys: Sequence[str], piece: Restored, overlapping: bool) -> list[pa.RecordBatch]:
+def _not_emitted(keys: Sequence[str], piece: Restored, overlapping: bool) -> list[pa.RecordBatch]:
     stored = StoredRuns.of(piece)
-    owed = () if overlapping else (*stored.owed, *stored.rest)
-    found = [run.batch for run in stored.panes] + [stored.still_owed(run, run.batch, keys) for run in owed]
+    pending = () if overlapping else (*stored.pending, *stored.rest)
+    found = [run.batch for run in stored.panes] + [stored.still_pending(run, run.batch, keys) for run in pending]
     return [batch for batch in found if batch.num_rows]
 
 
@@ -64,5 +65,5 @@ def _newest(keys: Sequence[str], runs: Sequence[pa.RecordBatch]) -> list[pa.Reco
     return [] if table is None else list(table.live_batches())
 
 
-def _filled(place: int, run: pa.RecordBatch, holes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return run.filter(pa.array(~holes_of(place, run.num_rows, holes)))
+def _filled(index: int, run: pa.RecordBatch, holes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return run.filter(pa.array(~holes_of(index, run.num_rows, holes)))

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import CorruptDataError
-from tidegate.plan.connector import Json
-from tidegate.runtime.operator import Restored, Run
-from tidegate.runtime.operators.window import Closed, Windows
 from tidegate.state import keygroups
+from tidegate.state.closed import Closed
+from tidegate.state.run import Restored, Run
 from tidegate.state.runs import by_pane, relabelled
+from tidegate.state.windows import Windows
+from tidegate.values import Json
 
 RUNS_PER_TIER = 16
 MERGE_ROWS_MAX = 131_072

@@ -1,6 +1,6 @@
 """Keyed state for a user's function: ``fn(batch, state) -> (output, state)``, one call per batch.
 
-The function runs on a thread of its own, one batch at a time; the table of states belongs to the loop thread,
+The function runs on its own thread, one batch at a time; the table of states belongs to the loop thread,
 which reads the states of a batch's keys before the call and writes what comes back after it. So the function
 never sees the table, and a snapshot may come at any moment: the states are then those before the call, and
 its input is stored beside them, to be processed again.
@@ -8,25 +8,59 @@ its input is stored beside them, to be processed again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Executor, Future
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import CorruptDataError
-from tidegate.plan.physical import ProcessSpec
-from tidegate.runtime.background import Done, MapOperator, UserFunctionError
-from tidegate.runtime.operator import Frozen, Restored, Run
-from tidegate.runtime.operators.keyed import Ownership, keyed_table
+from tidegate.operators.map import MapOperator, UserFunctionError
+from tidegate.plan.identity import function_name, function_text
+from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
+from tidegate.plan.schemas import KEYED_TABLE, column_texts, keyed_shape
 from tidegate.state.index import Slots
 from tidegate.state.keygroups import canonical
+from tidegate.state.ownership import Ownership, keyed_table
 from tidegate.state.partial import grouped
+from tidegate.state.run import Frozen, Restored, Run
 from tidegate.state.sessions import key_codes
+from tidegate.values import Json
+
+BatchProcess: TypeAlias = Callable[[pa.RecordBatch, pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]]
 
 INPUT = b"tidegate.input"
 """Marks a stored batch that is to be processed again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Process(OperatorSpec):
+    """What a user's function makes of each batch and the states of its keys. ``state`` has the keys among its columns."""
+
+    description = Description("process", "Process", keyed=True, stateful=True, chained=False)
+
+    keys: tuple[str, ...]
+    state: pa.Schema
+    function: BatchProcess
+
+    def meaning(self) -> Json:
+        """Keys and the function's code."""
+        return [list(self.keys), function_text(self.function)]
+
+    def properties(self) -> dict[str, Json]:
+        """Keys, the function's name and the state's columns."""
+        return {"keys": list(self.keys), "function": function_name(self.function), "state": list(self.state.names)}
+
+    def state_shape(self, key_groups: int) -> dict[str, Json]:
+        """States by key. The input counts too: a batch that was at work is stored as it came."""
+        columns: dict[str, Json] = {"state": column_texts(self.state), "input": column_texts(self.input)}
+        return keyed_shape("process", self.keys, self.state, key_groups) | columns | {"layout": KEYED_TABLE}
+
+    def build(self, context: OperatorContext) -> ProcessOperator:
+        """A table of states, and the function on its own thread."""
+        return ProcessOperator(self, context)
 
 
 class ProcessOperator(MapOperator):
@@ -34,10 +68,10 @@ class ProcessOperator(MapOperator):
 
     late_rows = 0
 
-    def __init__(self, spec: ProcessSpec, own: range, groups: int, executor: Executor, done: Done) -> None:
-        super().__init__(spec.name, cast("Any", spec.function), spec.output, executor, done)
+    def __init__(self, spec: Process, context: OperatorContext) -> None:
+        super().__init__(spec.name, cast("Any", spec.function), spec.schema, context.thread(f"process-{spec.name}"), context.wake)
         self._spec = spec
-        self._ownership = Ownership(spec.keys, own, groups)
+        self._ownership = Ownership(spec.keys, context.own, context.key_groups)
         self._table = keyed_table(_stored_schema(spec), spec.keys)
         self._keys = pa.RecordBatch.from_pylist([], self._table.key_schema)
         self._slots: Slots = np.empty(0, np.int64)
@@ -96,7 +130,7 @@ class ProcessOperator(MapOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._spec.state)
 
-    # -- what the function gave --------------------------------------------------------------------------------------
+    # -- what the function returned --------------------------------------------------------------------------------------
 
     def _checked(self, call: Future[Any]) -> pa.RecordBatch:
         error = call.exception()
@@ -104,21 +138,21 @@ class ProcessOperator(MapOperator):
             raise UserFunctionError(f"the function of process {self._name!r} raised {error!r}") from error
         match call.result():
             case (output, state):
-                given = self._fitting("output", output, self._output)
+                emitted = self._fitting("output", output, self._output)
                 self._keep(self._fitting("state", state, self._spec.state))
-                return given
+                return emitted
             case other:
-                raise self._wrong(f"must give a pair (output, state), not {type(other).__name__}")
+                raise self._wrong(f"must return a pair (output, state), not {type(other).__name__}")
 
     def _fitting(self, what: str, given: object, schema: pa.Schema) -> pa.RecordBatch:
         """One batch of this schema; columns may come in any order."""
         if given is None and what == "output":
             return pa.RecordBatch.from_pylist([], schema=schema)
         if not isinstance(given, pa.RecordBatch | pa.Table):
-            raise self._wrong(f"must give a RecordBatch as {what}, not {type(given).__name__}")
+            raise self._wrong(f"must return a RecordBatch as {what}, not {type(given).__name__}")
         types = {field.name: field.type for field in schema}
         if {field.name: field.type for field in given.schema} != types or len(given.schema) != len(schema):
-            raise self._wrong(f"must give the {what} columns [{_text(schema)}], not [{_text(given.schema)}]")
+            raise self._wrong(f"must return the {what} columns [{_text(schema)}], not [{_text(given.schema)}]")
         columns = [given.column(name) for name in schema.names]
         arrays = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -130,12 +164,12 @@ class ProcessOperator(MapOperator):
             for field in self._table.schema
         ]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._table.schema)
-        asked = self._asked_places(rows)
+        asked = self._slots_asked(rows)
         self._table.put(self._slots[asked], rows)
         self._table.drop(np.delete(self._slots, asked))
 
-    def _asked_places(self, rows: pa.RecordBatch) -> Slots:
-        """For each state that came back the place of its key among the keys of the batch."""
+    def _slots_asked(self, rows: pa.RecordBatch) -> Slots:
+        """For each state that came back the index of its key among the keys of the batch."""
         keys = pa.Table.from_batches([self._keys, rows.select(self._keys.schema.names)])
         codes = key_codes(keys, self._spec.keys)
         asked, given = codes[: self._keys.num_rows], codes[self._keys.num_rows :]
@@ -143,16 +177,16 @@ class ProcessOperator(MapOperator):
         places[asked] = np.arange(len(asked))
         found = places[given]
         if (found < 0).any():
-            raise self._wrong("gave the state of a key that its batch does not have")
+            raise self._wrong("returned the state of a key that its batch does not have")
         if len(np.unique(found)) < len(found):
-            raise self._wrong("gave two states for one key")
+            raise self._wrong("returned two states for one key")
         return np.asarray(found)
 
     def _wrong(self, what: str) -> UserFunctionError:
         return UserFunctionError(f"the function of process {self._name!r} {what}")
 
 
-def _stored_schema(spec: ProcessSpec) -> pa.Schema:
+def _stored_schema(spec: Process) -> pa.Schema:
     """Keys first, then the rest of the state."""
     others = [field for field in spec.state if field.name not in spec.keys]
     return pa.schema([pa.field(f.name, f.type) for f in (*(spec.state.field(key) for key in spec.keys), *others)])

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import CorruptDataError
-from tidegate.runtime.operator import Run
 from tidegate.state.keygroups import U64, hashes
 from tidegate.state.partial import END, WINDOW
+from tidegate.state.run import Run
 from tidegate.state.runs import concatenated
 
 RUNS_PER_TIER = 8

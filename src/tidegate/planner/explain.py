@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from tidegate.core.config import CheckpointConfig
 from tidegate.errors import InvalidUseError
-from tidegate.plan.connector import Json
 from tidegate.plan.physical import PhysicalPlan
-from tidegate.plan.rules import insert_barrier_for_fan_in
-from tidegate.plan.tree import Child, PhysicalNode, physical_tree
+from tidegate.planner.rules import insert_barrier_for_fan_in
+from tidegate.planner.tree import Child, PhysicalNode, physical_tree
+from tidegate.values import Json
 
 FORMATS = ("text", "json", "mermaid")
 

@@ -1,0 +1,134 @@
+"""A user's function on every batch, on its own thread: the loop thread never waits for it.
+
+What is under way is bounded, and comes back through a callback that the loop thread runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tidegate.errors import InvalidUseError
+from tidegate.plan.identity import function_name, function_text
+from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
+from tidegate.state.run import Frozen, Restored, Run
+from tidegate.values import Json
+
+BatchMap: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+Done: TypeAlias = Callable[[], None]
+"""Called from the executor's thread when something finished; must be quick and thread-safe."""
+
+
+class UserFunctionError(InvalidUseError):
+    """A user's function raised, or returned something that does not fit its schema. The cause is the user's own exception."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MapBatches(OperatorSpec):
+    """What a user's function makes of each batch."""
+
+    description = Description("map", "Map", stateful=True, chained=False)
+
+    function: BatchMap
+
+    def meaning(self) -> Json:
+        """The function's code."""
+        return function_text(self.function)
+
+    def properties(self) -> dict[str, Json]:
+        """The function's name."""
+        return {"function": function_name(self.function)}
+
+    def build(self, context: OperatorContext) -> MapOperator:
+        """The function on its own thread."""
+        return MapOperator(self.name, self.function, self.schema, context.thread(f"map-{self.name}"), context.wake)
+
+
+class MapOperator:
+    """Calls a user's function on its own thread, one batch at a time.
+
+    The batch that the function has now is this operator's state: a snapshot that can't wait for the function stores its input,
+    and a restore calls the function again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        output: pa.Schema,
+        executor: Executor,
+        done: Done,
+    ) -> None:
+        self._name = name
+        self._function = function
+        self._output = output
+        self._executor = executor
+        self._done = done
+        self._waiting: deque[pa.RecordBatch] = deque()
+        self._input: pa.RecordBatch | None = None
+        self._call: Future[pa.RecordBatch] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """The function has a batch, or one waits for it: the loop hands over no other."""
+        return self._call is not None or bool(self._waiting)
+
+    def result(self) -> pa.RecordBatch | None:
+        """What the function returned, once; ``None`` while it is still at it."""
+        if self._call is None and self._waiting:
+            self._start(self._waiting.popleft())
+        if self._call is None or not self._call.done():
+            return None
+        call, self._call, self._input = self._call, None, None
+        return self._checked(call)
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        self._start(batch)
+        return ()
+
+    def _start(self, batch: pa.RecordBatch) -> None:
+        self._input = batch
+        self._call = self._executor.submit(self._function, batch)
+        self._call.add_done_callback(lambda _: self._done())
+
+    def _checked(self, call: Future[pa.RecordBatch]) -> pa.RecordBatch:
+        error = call.exception()
+        if error is not None:
+            raise UserFunctionError(f"the function of map_batches {self._name!r} raised {error!r}") from error
+        batch = call.result()
+        if isinstance(batch, pa.Table):
+            batch = pa.RecordBatch.from_struct_array(pa.concat_arrays(batch.to_struct_array().chunks)) if batch.num_rows else None
+        if batch is None:
+            return pa.RecordBatch.from_pylist([], schema=self._output)
+        if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(self._output):
+            got = batch.schema if isinstance(batch, pa.RecordBatch) else type(batch).__name__
+            raise UserFunctionError(
+                f"the function of map_batches {self._name!r} must return a RecordBatch with the schema "
+                f"[{_names(self._output)}]; it returned [{_names(got) if isinstance(got, pa.Schema) else got}]"
+            )
+        return batch
+
+    def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
+        return ()
+
+    def before_barrier(self) -> Iterable[pa.RecordBatch]:
+        return ()
+
+    def end(self) -> Iterable[pa.RecordBatch]:
+        return ()
+
+    def freeze(self) -> Frozen:
+        held = ([self._input] if self._input is not None else []) + list(self._waiting)
+        return Frozen({}, tuple(Run(batch) for batch in held))
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        self._waiting.extend(run.batch for piece in pieces for run in piece.runs)
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,37 @@
+"""Immutable pieces of state, and what a snapshot and a restore are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+import pyarrow as pa
+
+from tidegate.values import Json
+
+_run_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """An immutable piece of state. ``uid`` is unique in this process, so that a run is uploaded once."""
+
+    batch: pa.RecordBatch
+    uid: int = field(default_factory=lambda: next(_run_numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """An operator's state at the cut, by reference. ``meta`` is small JSON; ``runs`` are never changed afterwards."""
+
+    meta: dict[str, Json]
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The state that one subtask of the checkpoint froze; it may hold rows of key groups that are not ours now."""
+
+    subtask: int
+    meta: dict[str, Json]
+    runs: tuple[Run, ...] = ()
