@@ -19,7 +19,11 @@ from tidegate.state.run import Frozen, Restored
 
 BEGINNING_OF_TIME = -(1 << 63)
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
-AGGREGATES = (AggregateColumn.of("n", "count"), AggregateColumn.of("total", "sum", "value"), AggregateColumn.of("kinds", "count_distinct", "value"))
+AGGREGATES = (
+    AggregateColumn.of("n", "count"),
+    AggregateColumn.of("total", "sum", "value"),
+    AggregateColumn.of("kinds", "count_distinct", "value"),
+)
 WINDOWS = {
     "tumbling": FixedWindow("tumbling", 100, 100),
     "tumbling lateness": FixedWindow("tumbling", 100, 100, 30),
@@ -60,11 +64,18 @@ class Gang:
             self._send(1, [_batch(rows[1::2])])
         else:
             batches = [_batch(rows)]
-            self._send(0, batches if self.sender is None else [*self.sender.process(0, batches[0]), *self.sender.watermark(0)])
+            self._send(
+                0,
+                batches
+                if self.sender is None
+                else [*self.sender.process(0, batches[0]), *self.sender.watermark(0)],
+            )
 
     def _send(self, port: int, batches: Sequence[pa.RecordBatch]) -> None:
         for batch in batches:
-            for receiver, part in zip(self.receivers, partition(batch, ("key",), self.parallelism), strict=True):
+            for receiver, part in zip(
+                self.receivers, partition(batch, ("key",), self.parallelism), strict=True
+            ):
                 if part is not None and part.num_rows:
                     self.given += receiver.process(port, part)
 

@@ -37,8 +37,14 @@ SQL = """count(*), first(value ORDER BY ts, value) FILTER (value IS NOT NULL),
 
 
 def expected(events: pa.Table, window: Window) -> list[tuple[object, ...]]:
-    placed = [(row, start) for row in range(events.num_rows) for start in starts_of(events["ts"][row].as_py(), window)]
-    table = events.take([row for row, _ in placed]).append_column("start", pa.array([s for _, s in placed], pa.int64()))
+    placed = [
+        (row, start)
+        for row in range(events.num_rows)
+        for start in starts_of(events["ts"][row].as_py(), window)
+    ]
+    table = events.take([row for row, _ in placed]).append_column(
+        "start", pa.array([s for _, s in placed], pa.int64())
+    )
     with duckdb.connect() as connection:
         connection.register("placed", table)
         query = f"SELECT key, start, start + {window.size}, {SQL} FROM placed GROUP BY key, start"
@@ -122,10 +128,18 @@ def test_keys_and_times_of_any_type(kind: str, time: pa.DataType, window: Window
     of, values = KEYS[kind]
     schema = pa.schema([("ts", time), ("key", of), ("other", pa.string())])
     batch = pa.record_batch(
-        [pa.array([1, 2, 3, 4] * 3, pa.int64()).cast(time), pa.array(values * 3, of), pa.array(["x", "y", None] * 4)],
+        [
+            pa.array([1, 2, 3, 4] * 3, pa.int64()).cast(time),
+            pa.array(values * 3, of),
+            pa.array(["x", "y", None] * 4),
+        ],
         schema=schema,
     )
-    aggregates = (AggregateColumn.of("n", "count"), AggregateColumn.of("v", "last", "key"), AggregateColumn.of("k", "count_distinct", "key"))
+    aggregates = (
+        AggregateColumn.of("n", "count"),
+        AggregateColumn.of("v", "last", "key"),
+        AggregateColumn.of("k", "count_distinct", "key"),
+    )
     gang, other = (windowed_gang(schema, ("key", "other"), window, aggregates, n) for n in (2, 3))
     gang.feed(batch)
     other.restore(gang.barrier())

@@ -172,7 +172,9 @@ def test_decimals_are_added_up_over_batches_and_too_many_digits_are_an_error() -
     gang = running_gang(schema, ("key",), (AggregateColumn.of("s", "sum", "v"),), 1)
 
     def feed(value: str) -> None:
-        gang.feed(pa.record_batch([pa.array([1]), pa.array([1]), pa.array([Decimal(value)], kind)], schema=schema))
+        gang.feed(
+            pa.record_batch([pa.array([1]), pa.array([1]), pa.array([Decimal(value)], kind)], schema=schema)
+        )
         gang.barrier()
 
     for value in ("1.25", "-0.75", "9" * 35):
@@ -198,7 +200,11 @@ def test_keys_of_any_type(kind: str) -> None:
     of, values = KEYS[kind]
     schema = pa.schema([("ts", pa.int64()), ("key", of)])
     batch = pa.record_batch([pa.array(range(5)), pa.array(values, of)], schema=schema)
-    aggregates = (AggregateColumn.of("n", "count"), AggregateColumn.of("keys", "count_distinct", "key"), AggregateColumn.of("v", "last", "key"))
+    aggregates = (
+        AggregateColumn.of("n", "count"),
+        AggregateColumn.of("keys", "count_distinct", "key"),
+        AggregateColumn.of("v", "last", "key"),
+    )
     gang = running_gang(schema, ("key",), aggregates, 2)
     other = running_gang(schema, ("key",), aggregates, 3)
     for _ in range(3):
@@ -207,7 +213,9 @@ def test_keys_of_any_type(kind: str) -> None:
     other.restore(frozen)
     other.feed(batch)
     other.barrier()
-    counts = {str(row["key"]).replace("-0.0", "0.0"): (row["n"], row["keys"]) for row in other.result().to_pylist()}
+    counts = {
+        str(row["key"]).replace("-0.0", "0.0"): (row["n"], row["keys"]) for row in other.result().to_pylist()
+    }
     wanted: dict[str, int] = {}
     for value in batch.column("key").to_pylist():
         name = str(value).replace("-0.0", "0.0")

@@ -25,7 +25,11 @@ from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import key_groups, range_of
 from tidegate.state.run import Frozen, Restored, Run
 
-AGGREGATES = (AggregateColumn.of("n", "count"), AggregateColumn.of("total", "sum", "value"), AggregateColumn.of("last", "max", "name"))
+AGGREGATES = (
+    AggregateColumn.of("n", "count"),
+    AggregateColumn.of("total", "sum", "value"),
+    AggregateColumn.of("last", "max", "name"),
+)
 WINDOWS = [FixedWindow("tumbling", 1000, 1000), FixedWindow("sliding", 2500, 1000)]
 WAYS = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 7), (7, 3), (4, 4), (7, 1)]
 
@@ -109,9 +113,7 @@ def test_a_late_row_after_a_restore_does_not_reopen_a_window(after: int) -> None
     assert new.late_rows == 100
 
 
-@pytest.mark.parametrize(
-    "window", [FixedWindow("tumbling", 10, 10), FixedWindow("sliding", 20, 10)], ids=str
-)
+@pytest.mark.parametrize("window", [FixedWindow("tumbling", 10, 10), FixedWindow("sliding", 20, 10)], ids=str)
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_groups_whose_old_subtask_was_ahead_do_not_give_a_window_twice(window: Window, after: int) -> None:
     old, new, whole = counting(window, 2), counting(window, after), counting(window, 1)
