@@ -100,7 +100,7 @@ def test_windows_go_on_after_a_restore(before: int, after: int) -> None:
 @pytest.mark.parametrize("lateness", [0, 700])
 def test_rows_that_come_too_late_are_given_back_as_they_came(kind: str, lateness: int) -> None:
     events = random_events(3, 2000, spread=3000)
-    window = Window(kind, 1000 if kind == "tumbling" else 2000, 1000, lateness)  # type: ignore[arg-type]
+    window = FixedWindow(kind, 1000 if kind == "tumbling" else 2000, 1000, lateness)  # type: ignore[arg-type]
     counts = (AggregateColumn.of("n", "count"),)
     dropping = windowed_gang(events.schema, ("key", "name"), window, counts, 2)
     giving = windowed_gang(events.schema, ("key", "name"), window, counts, 2, late=True)

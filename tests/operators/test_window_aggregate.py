@@ -100,7 +100,7 @@ def test_every_window_is_given_as_soon_as_the_watermark_reaches_its_end() -> Non
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: f"{window.kind}-{window.size}-{window.slide}")
 @pytest.mark.parametrize("lateness", [0, 700])
 def test_late_rows_are_dropped_and_counted_and_the_rest_is_exact(window: Window, lateness: int) -> None:
-    window = Window(window.kind, window.size, window.slide, lateness)
+    window = FixedWindow(window.kind, window.size, window.slide, lateness)
     events = random_events(3, 3000, spread=4000)
     gang = AggregateGang(events.schema, ("key",), window, (AggregateColumn.of("n", "count"),), 2)
     kept: dict[tuple[object, int], int] = {}

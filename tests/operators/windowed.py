@@ -12,24 +12,13 @@ from specs import build, pre_aggregate, window_aggregate, window_join
 from tidegate.operators.join import WindowJoin
 from tidegate.operators.window import Window
 from tidegate.plan.operator import Operator
+from tidegate.plan.schemas import aggregate_type
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import partition
 from tidegate.state.partial import partial_schema
 from tidegate.state.run import Frozen, Restored
 
 END_OF_TIME = (1 << 63) - 1
-RESULT_TYPES = {"count": pa.int64(), "mean": pa.float64()}
-
-
-def result_type(aggregate: AggregateColumn, schema: pa.Schema) -> pa.DataType:
-    if aggregate.function in RESULT_TYPES:
-        return RESULT_TYPES[aggregate.function]
-    kind = schema.field(aggregate.column).type
-    if aggregate.function == "sum":
-        return (
-            pa.int64() if pa.types.is_integer(kind) else pa.float64() if pa.types.is_floating(kind) else kind
-        )
-    return kind
 
 
 @dataclass
@@ -51,7 +40,7 @@ class AggregateGang:
         self.output = pa.schema(
             [self.schema.field(key) for key in self.keys]
             + [pa.field("window_start", time), pa.field("window_end", time)]
-            + [pa.field(a.name, result_type(a, self.schema)) for a in self.aggregates]
+            + [pa.field(a.name, aggregate_type(a, self.schema)) for a in self.aggregates]
         )
         self.sender = build(
             pre_aggregate(
