@@ -52,7 +52,8 @@ class CheckpointConfig:
 
     With ``adaptive_alignment`` the alignment timeout is where learning begins: it follows what checkpoints
     took, within a factor of ten. ``tolerable_failures`` is how many checkpoints in a row may fail before the
-    job does (default: any).
+    job does (default: any). ``storage_timeout`` is how long a job waits for a store or a sink that it has run on
+    and that can't be written now, because it is full, read-only, refuses us or does not answer.
     """
 
     interval: Duration | None = None
@@ -67,6 +68,7 @@ class CheckpointConfig:
     retain: int = 5
     min_pause: Duration = "0s"
     tolerable_failures: int | None = None
+    storage_timeout: Duration = "600s"
 
     def __post_init__(self) -> None:
         self.validate()
@@ -81,6 +83,7 @@ class CheckpointConfig:
         parse_duration_ms(self.timeout, name="timeout", minimum_ms=1)
         parse_duration_ms(self.alignment_timeout, name="alignment_timeout", minimum_ms=1)
         parse_duration_ms(self.min_pause, name="min_pause")
+        parse_duration_ms(self.storage_timeout, name="storage_timeout", minimum_ms=1)
         _choice(UnalignedMode, "unaligned", self.unaligned)
         if not isinstance(self.adaptive_alignment, bool):
             raise InvalidUseError(f"adaptive_alignment is True or False adaptive_alignment={self.adaptive_alignment!r}")
@@ -125,6 +128,11 @@ class CheckpointConfig:
     def min_pause_ms(self) -> int:
         """The shortest time between the end of one checkpoint and the start of the next."""
         return parse_duration_ms(self.min_pause, name="min_pause")
+
+    @property
+    def storage_timeout_ms(self) -> int:
+        """How long a store or a sink that can't be written is waited for."""
+        return parse_duration_ms(self.storage_timeout, name="storage_timeout")
 
     def unaligned_config(self) -> UnalignedCheckpointConfig:
         """The same settings as the fan-in reads them."""

@@ -28,10 +28,22 @@ _Step: TypeAlias = Hide | _Show
 class Publisher:
     """The steps still to do. ``outstanding`` is the order that waits for its answer."""
 
-    __slots__ = ("_failures", "_retry_at", "_retry_ms", "_steps", "_tries_max", "_unpublished", "outstanding")
+    __slots__ = (
+        "_failed_ms",
+        "_failing_ms",
+        "_failures",
+        "_give_up_ms",
+        "_retry_at",
+        "_retry_ms",
+        "_steps",
+        "_tries_max",
+        "_unpublished",
+        "outstanding",
+    )
 
-    def __init__(self, retry_ms: int, tries_max: int) -> None:
-        self._retry_ms, self._tries_max = retry_ms, tries_max
+    def __init__(self, retry_ms: int, tries_max: int, give_up_ms: int = 0) -> None:
+        self._retry_ms, self._tries_max, self._give_up_ms = retry_ms, tries_max, give_up_ms
+        self._failed_ms = self._failing_ms = 0
         self._steps: deque[_Step] = deque()
         self._unpublished: dict[CommittableKey, CommittableEntry] = {}
         self._failures = 0
@@ -45,8 +57,8 @@ class Publisher:
 
     @property
     def exhausted(self) -> bool:
-        """The same step failed too often."""
-        return self._failures >= self._tries_max
+        """The same step failed too often, and for too long."""
+        return self._failures >= self._tries_max and self._failing_ms >= self._give_up_ms
 
     @property
     def deadline_ms(self) -> int | None:
@@ -104,6 +116,9 @@ class Publisher:
         if not self._is_outstanding(epoch, gang):
             return False
         self._retry_at = now_ms + (self._retry_ms << min(self._failures, BACKOFF_DOUBLINGS_MAX))
+        if not self._failures:
+            self._failed_ms = now_ms
+        self._failing_ms = now_ms - self._failed_ms
         self._failures += 1
         self.outstanding = None
         return True

@@ -151,7 +151,7 @@ class SinkOperator:
         try:
             self._writer.write(batch)
         except BaseException as error:
-            self._broken = error
+            self._broken = self._broken or error  # those after the first only say that there was one
             raise
 
     def _prepare(self, checkpoint_id: int) -> Committable | None:

@@ -22,7 +22,8 @@ from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
 from tidegate.runtime.host import Launch
 from tidegate.runtime.interrupt import stop_at_exit
-from tidegate.runtime.leader import Leader, LeaderSetup
+from tidegate.runtime.leader import Leader
+from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.savepoint import read_savepoint
 from tidegate.runtime.security import Tls
@@ -106,6 +107,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         append=options.append,
         checkpointing=options.checkpoint.enabled,
         restarts=options.restarts,
+        storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
         savepoint=savepoint,
         spools=Spools.of(plan, None if savepoint is None else savepoint.manifest),
@@ -171,6 +173,9 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
         adaptive_alignment=checkpoint.adaptive_alignment,
         gc_retain_count=checkpoint.retain,
         min_pause_ms=checkpoint.min_pause_ms,
+        put_give_up_ms=checkpoint.storage_timeout_ms,
+        publish_tries_max=1,
+        publish_give_up_ms=checkpoint.storage_timeout_ms,
         tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,
     )
 
