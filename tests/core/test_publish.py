@@ -63,6 +63,15 @@ def test_a_failed_publish_is_tried_again_later_until_it_is_exhausted() -> None:
     assert sink.carried() == (A,)
 
 
+def test_a_publish_is_given_up_only_after_its_time() -> None:
+    sink = Publisher(10, 1, 5_000)
+    sink.committed(manifest(1, A))
+    for now_ms, exhausted in ((1_000, False), (5_999, False), (6_100, True)):
+        sink.next(0, now_ms)
+        sink.failed(now_ms, epoch=1)
+        assert sink.exhausted is exhausted
+
+
 def test_a_success_forgets_the_failures() -> None:
     sink = publisher()
     sink.committed(manifest(1, A))

@@ -344,7 +344,7 @@ class DistributedCheckpointCoordinator(Leader):
             self._out += command.abort(attempt.nodes, self._stamp(), attempt.checkpoint_id, str(error))
         error.story = tuple(self._story)
         requests = tuple(attempt.requests)
-        self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, str(error), requests, error))
+        self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, str(error), requests, error, failure))
         self._after_abort(now_ms, failure)
 
     def _after_abort(self, now_ms: int, failure: bool) -> None:
@@ -384,7 +384,7 @@ class DistributedCheckpointCoordinator(Leader):
             attempt.move(CheckpointPhase.ABORTED)
             error = CheckpointAbortedError(reason, checkpoint_id=attempt.checkpoint_id, story=self._story)
             self._out.append(
-                orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error)
+                orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, False)
             )
 
     def _set_timer(self, now_ms: int) -> None:

@@ -22,7 +22,6 @@ from tidegate.core.orders import (
     PutEntry,
     StartGang,
 )
-from tidegate.errors import CheckpointAbortedError
 
 REPEAT_MS = 10_000
 """The same problem is told at most this often."""
@@ -124,7 +123,7 @@ class Problems:
                 return self.failed(ProblemKind.SINKS, reason, now_ms, wall_ms)
             case Published() | Hidden():
                 return self.passed(ProblemKind.SINKS)
-            case CheckpointAborted(reason=reason, error=error) if type(error) is not CheckpointAbortedError:
+            case CheckpointAborted(reason=reason, failure=True):
                 return self.failed(ProblemKind.CHECKPOINTS, reason, now_ms, wall_ms)
             case CheckpointCompleted():
                 return self.passed(ProblemKind.CHECKPOINTS, ProblemKind.NODES)

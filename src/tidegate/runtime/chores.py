@@ -94,6 +94,11 @@ class Chores:
         except (TidegateError, OSError) as error:
             log.warning("garbage was left for the next time: %s job=%s", error, self._log.paths.job)
 
+    @property
+    def sweeps(self) -> bool:
+        """Killed writers leave something in this store."""
+        return isinstance(self._log.store, Sweepable)
+
     def sweep(self, _: None) -> None:
         """Delete what writers that were killed have left in the store."""
         store, job = self._log.store, self._log.paths.job

@@ -116,7 +116,7 @@ class Leader:
     def run(self) -> None:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
-            if self.checkpointing:
+            if self.checkpointing and self._chores.sweeps:
                 self._later("garbage", self._chores.sweep, None)
             self._handle(self._read)
             self._read = ev.LogRead(())  # the coordinator keeps what may still be restored
@@ -338,8 +338,9 @@ class Leader:
             case do.JobStopped():
                 self._finish("STOPPED")
             case do.StepDown():
-                deposed = not any(problem.kind in (ProblemKind.LOG, ProblemKind.SINKS) for problem in self.problems)
-                self._fail(Cause(f"another driver has taken over this job: {effect.reason}" if deposed else effect.reason))
+                stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
+                why = f"another driver has taken over this job: {effect.reason}" if stuck is None else f"gave up, {stuck}"
+                self._fail(Cause(why))
             case _:
                 if self._gang is not None and self._gang.number == effect.stamp.gang:
                     self._gang.tell(effect.node, command(effect))

@@ -63,7 +63,7 @@ class Watch:
                     since = f"{p.times} times since {_time(p.since_ms)}"
                     log.warning("%s (%s; %s) problem=%s job=%s", p, since, p.advice, p.kind, self._job)
                 case Passed(p):
-                    log.warning("works again after %s failures: %s problem=%s job=%s", p.times, p.what, p.kind, self._job)
+                    log.warning("over after %s failures: %s problem=%s job=%s", p.times, p.what, p.kind, self._job)
                 case _:
                     assert_never(notice)
         look_at = self._problems.look_ms

@@ -237,7 +237,7 @@ def _translated(verb: str, path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        if verb in ("read", "list"):
+        if verb in ("read", "list") and _code(error) not in _REFUSING:  # no bucket says nothing about an object
             raise FileNotFoundError(f"there is no object path={path}") from error
         raise StorageRefused(f"cannot {verb} an object, is there such a bucket: {_brief(error)}") from error
     except (BaseError, ValueError, OSError) as error:
