@@ -19,13 +19,14 @@ from runtime_jobs import (
     expected_counts,
     failure,
     found_counts,
+    once,
     until,
 )
 
 import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.core.restart import RestartPolicy
-from tidegate.errors import InvalidUseError, StorageRefused, StorageUnavailable
+from tidegate.errors import InvalidUseError, RetryableError, StorageRefused, StorageUnavailable
 from tidegate.store.durable import TEMPORARY_PREFIX
 
 NO_RESTARTS = RestartPolicy(limit=0, user_error_limit=0)
@@ -129,6 +130,49 @@ def test_what_killed_writers_left_is_deleted_when_a_job_starts(jobs: Jobs, tmp_p
     job = jobs.start(pipeline(GatedSource(events(), allowed=0), tmp_path / "out"), 1)
     until(lambda: not left.exists())
     job.stop()
+
+
+def large_state() -> GatedSource:
+    """All rows fall into one window, which is more than a manifest holds inline."""
+    return GatedSource(events(12_000, keys=12_000, step_ms=0), rows_per_poll=1_000, allowed=0)
+
+
+def test_uploads_that_nodes_cannot_make_are_reported_by_the_driver_with_their_reason(
+    jobs: Jobs, tmp_path: Path, outage: Outage
+) -> None:
+    source, out = large_state(), tmp_path / "out"
+    outage.of("replace", "/checkpoints/", errno.EDQUOT)
+    job = started(jobs, source, out)
+    outage.on = True
+    source.allow(10_000)
+    (problem,) = until(lambda: [p for p in job.problems if p.times >= 2], "two failures", SLOW_S)
+    assert problem.kind == "checkpoints" and "node 0" in problem.because and "quota" in problem.because
+    assert until(lambda: job.metrics()["upload_retries"]) >= 3
+    assert job.status == "RUNNING" and job.metrics()["restarts"] == 0
+    outage.on = False
+    finished(job, source, out)
+
+
+def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, sink, broken = large_state(), MemorySink(), [True]
+    job = jobs.start(pipeline(source, sink), 1)
+    source.allow(10_000)
+    until(lambda: source.given == 10_000)
+    job.checkpoint()
+    real = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if broken and "/checkpoints/" in str(path):
+            raise OSError(errno.EIO, "input/output error")
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    lose = once(RetryableError("lost"))
+    source.on_poll = lose
+    (problem,) = until(lambda: [p for p in job.problems if p.kind == "restore"])
+    assert "input/output" in problem.because and job.skipped == ()
+    broken.clear()
+    finished(job, source, sink)
 
 
 # -- sinks ---------------------------------------------------------------------------------------------------------
