@@ -40,12 +40,25 @@ class Discovering(Protocol):
         """The splits for whose id ``is_new`` says yes, in reading order. Called on a node, now and then; blocks on a listing."""
 
 
+@runtime_checkable
+class Batched(Protocol):
+    """A source whose splits move through numbered batches together (``lockstep``). Its splits have no end of their own."""
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+
+
 def open_reader(
     name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int, now_ms: Callable[[], int]
 ) -> Reader:
     """The reader that suits the source."""
     if source.bounded:
         return SourceReader(name, source, splits, subtask, parallelism)
+    if isinstance(source, Batched):
+        from tidegate.runtime.lockstep import LockstepReader  # late: it is a continuous reader itself
+
+        return LockstepReader(name, source, splits, subtask, parallelism, now_ms)
     return ContinuousReader(name, source, splits, subtask, parallelism, now_ms)
 
 
@@ -61,6 +74,8 @@ class OpenSplit:
 
 class ContinuousReader:
     """Takes turns between splits. Used by the loop thread only."""
+
+    exact = False
 
     def __init__(
         self,
@@ -140,7 +155,7 @@ class ContinuousReader:
         self.rows_read += polled.rows
         if polled.rows or polled.highest is not None:
             self._active_ms = current.active_ms = self._now_ms()
-        self._note_time(current, polled.highest)
+        self._note_time(current, polled)
         if polled.finished:
             current.reader.close()
             self._remember(mark(current.split.id))
@@ -150,7 +165,8 @@ class ContinuousReader:
             self._turns.append(current)
         return polled
 
-    def _note_time(self, current: OpenSplit, highest: int | None) -> None:
+    def _note_time(self, current: OpenSplit, polled: Polled) -> None:
+        highest = polled.highest
         if highest is None:
             return
         current.highest = highest if current.highest is None else max(current.highest, highest)

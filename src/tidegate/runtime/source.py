@@ -22,6 +22,8 @@ class Reader(Protocol):
     """What a task needs of its source, with or without an end."""
 
     rows_read: int
+    exact: bool
+    """Between which rows the watermark moves is the same in every run. It is passed on before the next row."""
 
     @property
     def rows(self) -> int:
@@ -58,6 +60,7 @@ class Reader(Protocol):
 class SourceReader:
     """Reads one split after the other. Used by the loop thread only."""
 
+    exact = False
     idle = False
     """A source with an end is never idle: what it has not given yet, it will."""
 

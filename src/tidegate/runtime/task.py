@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from typing import Literal, Protocol, TypeAlias, assert_never
 
@@ -127,6 +128,8 @@ class StageTask:
         self.poll_rows = 131_072
         self.rows_out = 0
         self.intakes: Mapping[int, Consumption] = {}
+        self.exact_inputs: frozenset[int] = frozenset()
+        self._said_at_cut: Mapping[int, int] = {}
         self.pace = Pace()
         self._barrier = (0, 0)
         self.ended = False
@@ -203,8 +206,8 @@ class StageTask:
         if polled.finished:
             self._work.append(self._closing())
         else:
-            self._source_watermark(reader)
-        self.idle = not polled.rows and not polled.finished
+            self._source_watermark(reader, at_once=reader.exact)
+        self.idle = not (polled.rows or polled.finished or self._work)
         if self._work:
             self._advance()
         return not self.idle
@@ -260,7 +263,7 @@ class StageTask:
                 case Fire():
                     self._fire(effect.barrier)
                 case SnapshotComplete():
-                    self._snapshots.completed(self, effect)
+                    self._snapshots.completed(self, self._with_promises(effect))
                 case CheckpointFailed():
                     self._snapshots.failed(self, effect)
                 case Ended():
@@ -274,11 +277,23 @@ class StageTask:
                     assert_never(effect)
 
     def _process(self, input_id: int, batch: pa.RecordBatch, size_bytes: int) -> None:
-        self._work.append(iter(self.chain.process(self._ports[input_id], batch)))
+        self._work.append(self._judged(input_id, batch))
         intake = self.intakes.get(input_id)
         if intake is not None:
             intake.consumed(size_bytes)
         self._advance()
+
+    def _judged(self, input_id: int, batch: pa.RecordBatch) -> Work:
+        """What comes of rows. Where an input says the same times between the same rows in every run, they decide what is late:
+        those of the fan-in depend on how far other inputs are."""
+        if not self.exact_inputs:
+            return iter(self.chain.process(self._ports[input_id], batch))
+        said = self.protocol.reached(input_id) if input_id in self.exact_inputs else BEGINNING_OF_TIME
+        return self._after_promise(said, self._ports[input_id], batch)
+
+    def _after_promise(self, timestamp: int, port: int, batch: pa.RecordBatch) -> Work:
+        self.chain.promise(timestamp)
+        yield from self.chain.process(port, batch)
 
     def inject(self, command: InjectBarrierCommand) -> None:
         """A source emits a barrier here. What it has read goes ahead, room or not. A command for an old id changes nothing."""
@@ -307,9 +322,20 @@ class StageTask:
         self._drain()
         for batch in self.chain.before_barrier():
             self._route(batch)
+        self._said_at_cut = {input_id: self.protocol.reached(input_id) for input_id in self.exact_inputs}
         effects = self.protocol.fired(barrier)
         self._snapshots.fired(self, barrier, self.freeze(), self.prepare_sinks(barrier.checkpoint_id))
         self.perform(effects)
+
+    def _with_promises(self, effect: SnapshotComplete[pa.RecordBatch]) -> SnapshotComplete[pa.RecordBatch]:
+        """Before rows in flight, the time that their input had said at the cut: replayed, they are judged by it."""
+        if not effect.unaligned or effect.finished or not self._said_at_cut:
+            return effect
+        inputs = dict(effect.inputs)
+        for input_id, time in self._said_at_cut.items():
+            if time > AWAKE:
+                inputs[input_id] = (Watermark(time), *inputs.get(input_id, ()))
+        return replace(effect, inputs=inputs)
 
     def freeze(self) -> dict[str, Frozen]:
         """The state of every operator, by reference."""
