@@ -107,7 +107,7 @@ def test_what_is_late_depends_on_the_batches_before_and_on_nothing_else(
 @pytest.mark.parametrize("checkpoint", [OFTEN, ALWAYS], ids=["aligned", "unaligned"])
 def test_late_rows_are_the_same_ones_through_kills(tmp_path: Path, checkpoint: tg.CheckpointConfig) -> None:
     """In the wide form too, where late rows are an output."""
-    batches = overlapping(24, seed=3, jitter_ms=1_500)
+    batches = overlapping(12, seed=3, jitter_ms=1_500)
     expected, late = in_time(batches, 500)
     frame = Stream()
     keyed = tg.from_source(DyingSource(frame, SCHEMA, event_time="ts", out_of_orderness=500, name="stream")).key_by("n")
