@@ -27,7 +27,7 @@ class Chain:
     @property
     def waits_for_time(self) -> bool:
         """An operator keeps rows until event time has passed them."""
-        return bool(self._stoppable)
+        return bool(self._stoppable) or any(getattr(operator, "waits_for_time", False) for operator in self._operators)
 
     def stop(self, stopping: bool) -> None:
         """From now on, or no longer, operators end behind the step at hand what a watermark makes them give."""

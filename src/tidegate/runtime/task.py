@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from typing import Literal, Protocol, TypeAlias, assert_never
+from typing import Protocol, TypeAlias, assert_never
 
 import pyarrow as pa
 
@@ -52,11 +52,13 @@ class Stop(Enum):
     """What work gives when it is asked to stop and can: it goes on behind the barrier."""
 
     HERE = 0
+    FUNCTION = 1
+    """It waits for the user's function: what comes out of that goes before the rest."""
 
 
 Batches: TypeAlias = Iterable[pa.RecordBatch]
 Piece: TypeAlias = "pa.RecordBatch | Watermark[pa.RecordBatch] | None"
-Work: TypeAlias = Iterator["Piece | Literal[Stop.HERE]"]
+Work: TypeAlias = Iterator["Piece | Stop"]
 """Batches and watermarks to put on the outputs; ``None`` at the very end: the subtask finishes."""
 
 
@@ -122,6 +124,7 @@ class StageTask:
         self._outputs = _output_ids(stage.outputs, subtask, parallelism)
         self._work: deque[Work] = deque()
         self._stopping = False
+        self._awaits_function = False
         self._watermark = BEGINNING_OF_TIME
         self._watermark_at = 0
         self._told_idle = False
@@ -139,7 +142,7 @@ class StageTask:
 
     def step(self) -> bool:
         """One piece of work if there is one and the outputs have room. True when something was done."""
-        if self._work:
+        if self._work and not self._awaits_function:
             return self._room() and self._advance()
         if self._mapper is not None and self._mapper.busy:
             return self._map_result(self._mapper)
@@ -168,7 +171,8 @@ class StageTask:
         """Put the next piece onto the outputs. False: there is none, or none ahead of the barrier."""
         while self._work:
             for piece in self._work[0]:
-                if piece is Stop.HERE:
+                if isinstance(piece, Stop):
+                    self._awaits_function = piece is Stop.FUNCTION
                     return False
                 self._route(piece)
                 return True
@@ -195,7 +199,8 @@ class StageTask:
         batch = mapper.result()
         if batch is None:
             return False
-        self._work.append(iter(self.chain.after(0, batch)))
+        self._awaits_function = False
+        self._work.appendleft(iter(self.chain.after(0, batch)))
         return self._advance()
 
     def _read(self, reader: Reader) -> bool:
@@ -358,6 +363,10 @@ class StageTask:
 
     def _closed(self, timestamp: int) -> Work:
         """All that this time closes, however often a barrier comes between."""
+        if self._mapper is not None:
+            self._mapper.release(timestamp)
+            while self._mapper.busy:
+                yield Stop.FUNCTION
         yield from self.chain.watermark(timestamp)
         while self.chain.owes:
             yield Stop.HERE
