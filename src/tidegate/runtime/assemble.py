@@ -217,7 +217,10 @@ def _chain(
     if isinstance(head, SourceSpec):
         del specs[0]
         splits = setup.splits[head.name]
-        reader = open_reader(head.name, head.source, splits, setup.node, setup.parallelism, now_ms)
+        ordered = any(isinstance(spec, ProcessSpec) and spec.event_time for each in setup.plan.stages for spec in each.operators)
+        reader = open_reader(
+            head.name, head.source, splits, setup.node, setup.parallelism, now_ms, side_by_side=ordered
+        )
     wake = partial(post, _nothing)
     operators: list[tuple[str, Operator]] = []
     for together in fusible(specs):

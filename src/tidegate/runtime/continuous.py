@@ -23,7 +23,7 @@ import pyarrow as pa
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Json, Offset, Polled, Source, Split, SplitReader
 from tidegate.runtime.operator import Frozen, Restored, Run
-from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader, SourceReader
+from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, SIDE_BY_SIDE_MAX, Reader, SourceReader
 
 DISCOVERY_INTERVAL_MS = 200
 IDLE_TIMEOUT_MS = 1_000
@@ -50,11 +50,18 @@ class Batched(Protocol):
 
 
 def open_reader(
-    name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int, now_ms: Callable[[], int]
+    name: str,
+    source: Source,
+    splits: Sequence[Split],
+    subtask: int,
+    parallelism: int,
+    now_ms: Callable[[], int],
+    *,
+    side_by_side: bool = False,
 ) -> Reader:
-    """The reader that suits the source."""
+    """The reader that suits the source. ``side_by_side``: splits of the same time by turns, since rows wait for the watermark."""
     if source.bounded:
-        return SourceReader(name, source, splits, subtask, parallelism)
+        return SourceReader(name, source, splits, subtask, parallelism, open_max=SIDE_BY_SIDE_MAX if side_by_side else 1)
     if isinstance(source, Batched):
         from tidegate.runtime.lockstep import LockstepReader  # late: it is a continuous reader itself
 
