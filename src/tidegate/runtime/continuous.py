@@ -71,12 +71,16 @@ def open_reader(
 
 @dataclass(slots=True)
 class OpenSplit:
-    """A split that is being read. ``active_ms`` is when it last brought something."""
+    """A split that is being read. ``active_ms`` is when it last brought something, ``empty_ms`` when it last was asked in vain.
+
+    One that was not asked is not idle, however long ago it brought something: the job may not have had room for its rows.
+    """
 
     split: Split
     reader: SplitReader
     highest: int | None
     active_ms: int
+    empty_ms: int
 
 
 class ContinuousReader:
@@ -136,10 +140,13 @@ class ContinuousReader:
         """Nothing has come for a while, so this subtask should not hold back the watermark of others."""
         if self._waiting or self.finished:
             return False
-        return self._is_idle(self._active_ms) and all(self._is_idle(each.active_ms) for each in self._turns)
+        return self._is_idle(self._active_ms) and all(map(self._is_split_idle, self._turns))
 
     def _is_idle(self, active_ms: int) -> bool:
         return self._now_ms() - active_ms >= self._idle_after_ms
+
+    def _is_split_idle(self, each: OpenSplit) -> bool:
+        return each.empty_ms - each.active_ms >= self._idle_after_ms
 
     def drain(self) -> None:
         """Read no more."""
@@ -162,6 +169,8 @@ class ContinuousReader:
         self.rows_read += polled.rows
         if polled.rows or polled.highest is not None:
             self._active_ms = current.active_ms = self._now_ms()
+        else:
+            current.empty_ms = self._now_ms()
         self._note_time(current, polled)
         if polled.finished:
             current.reader.close()
@@ -217,7 +226,7 @@ class ContinuousReader:
 
     def _open(self, split: Split) -> None:
         offset, highest = self._resume.pop(split.id, (None, None))
-        self._turns.append(OpenSplit(split, self._source.open(split, offset), highest, self._now_ms()))
+        self._turns.append(OpenSplit(split, self._source.open(split, offset), highest, self._now_ms(), self._now_ms()))
 
     def _refuse_lost(self) -> None:
         waiting = {split.id for split in self._waiting}
@@ -235,7 +244,7 @@ class ContinuousReader:
         """The minimum over the splits being read and waiting, idle ones left out; it never goes back."""
         if self.finished:
             return END_OF_TIME
-        times = [self._time_of(each) for each in self._turns if not self._is_idle(each.active_ms)]
+        times = [self._time_of(each) for each in self._turns if not self._is_split_idle(each)]
         times += [_lowest(split) for split in self._waiting]
         if times:
             self._reached = max(self._reached, min(times))
