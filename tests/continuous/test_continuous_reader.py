@@ -184,6 +184,16 @@ def test_all_lanes_of_an_endless_source_are_read_and_count_for_the_watermark(clo
     assert reading.watermark == min(lows)  # type: ignore[type-var]
 
 
+def test_lanes_that_had_no_turn_because_there_was_no_room_hold_the_watermark_back(clock: Clock) -> None:
+    reading = reader(GenerateSource(splits=3, out_of_orderness="0s"), clock)
+    for _ in range(6):
+        reading.poll(5)
+    clock.now += 60_000
+    reading.poll(500)
+    lows = [place[1] for place in open_splits(reading).values()]  # type: ignore[index]
+    assert reading.watermark == min(lows) < max(lows)  # type: ignore[type-var]
+
+
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1), (3, 2)])
 def test_lanes_are_dealt_out_evenly_and_move_to_another_parallelism(clock: Clock, old: int, new: int) -> None:
     source = GenerateSource(splits=6)

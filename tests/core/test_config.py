@@ -20,7 +20,7 @@ def test_the_defaults() -> None:
     assert (config.interval, config.interval_ms, config.enabled) == (None, None, False)
     assert (config.data_dir, config.wal_mode) == (None, None)
     assert config.max_checkpoint_size == GIB == 1 << 30
-    assert (config.timeout_ms, config.alignment_timeout_ms, config.min_pause_ms) == (300_000, 30_000, 0)
+    assert (config.timeout_ms, config.alignment_timeout_ms, config.min_pause_ms) == (300_000, 1_000, 0)
     assert config.unaligned == "auto"
     assert config.max_inflight_bytes == 512 * MIB
     assert config.retain == 5

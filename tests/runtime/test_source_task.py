@@ -26,7 +26,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.rows_read = 0
-        self.idle = self.finished = False
+        self.idle = self.finished = self.exact = False
 
     @property
     def rows(self) -> int:

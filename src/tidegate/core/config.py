@@ -50,10 +50,11 @@ class UnalignedMode(StrEnum):
 class CheckpointConfig:
     """How to checkpoint. Off unless ``interval`` is given. Durations: ``"10s"``, milliseconds, a timedelta.
 
-    With ``adaptive_alignment`` the alignment timeout is where learning begins: it follows what checkpoints
-    took, within a factor of ten. ``tolerable_failures`` is how many checkpoints in a row may fail before the
-    job does (default: any). ``storage_timeout`` is how long a job waits for a store or a sink that it has run on
-    and that can't be written now, because it is full, read-only, refuses us or does not answer.
+    After ``alignment_timeout`` barriers overtake the data that holds them up: a slow function delays a commit by
+    about that and not by its backlog. With ``adaptive_alignment`` it is where learning begins: the threshold
+    follows what checkpoints took, within a factor of ten. ``tolerable_failures`` is how many checkpoints in a row
+    may fail before the job does (default: any). ``storage_timeout`` is how long a job waits for a store or a sink
+    that it has run on and that can't be written now, because it is full, read-only, refuses us or does not answer.
     """
 
     interval: Duration | None = None
@@ -62,7 +63,7 @@ class CheckpointConfig:
     max_checkpoint_size: int = GIB
     timeout: Duration = "300s"
     unaligned: UnalignedMode | str = UnalignedMode.AUTO
-    alignment_timeout: Duration = "30s"
+    alignment_timeout: Duration = "1s"
     max_inflight_bytes: int = 512 * MIB
     adaptive_alignment: bool = False
     retain: int = 5

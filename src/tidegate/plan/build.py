@@ -7,6 +7,7 @@ behind a user's function, and where a node has several readers (forward edges).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -193,9 +194,7 @@ def spec_of(node: Node) -> OperatorSpec:
                 node.name, node.keys, node.aggregates, node.inputs[0].schema, node.schema
             )
         case Process():
-            return ProcessSpec(
-                node.name, node.function, node.keys, node.state, node.inputs[0].schema, node.schema
-            )
+            return _process_spec(node)
         case Join():
             return _join_spec(node)
         case _:
@@ -209,6 +208,22 @@ def _aggregate_spec(node: Aggregate) -> OperatorSpec:
     return AggregateSpec(
         node.name, node.keys, node.window, node.aggregates, time, child.schema, node.schema, node.late
     )
+
+
+def _process_spec(node: Process) -> OperatorSpec:
+    """Rows wait for the watermark less what the sources allow: so those of one that keeps its promise hardly wait."""
+    child = node.inputs[0]
+    bound = max((read.source.out_of_orderness for read in _reads(child)), default=0)
+    return ProcessSpec(
+        node.name, node.function, node.keys, node.state, child.schema, node.schema, child.event_time, bound
+    )
+
+
+def _reads(node: Node) -> Iterator[Read]:
+    if isinstance(node, Read):
+        yield node
+    for child in node.inputs:
+        yield from _reads(child)
 
 
 def _join_spec(node: Join) -> OperatorSpec:

@@ -127,7 +127,8 @@ class RunningAggregateSpec:
 class ProcessSpec:
     """Calls a user's function with a batch and the states of its keys, on a thread of its own.
 
-    ``state`` has the keys among its columns.
+    ``state`` has the keys among its columns. Rows of a key come at most ``out_of_orderness`` out of the order of ``event_time``,
+    where the input has one.
     """
 
     name: str
@@ -136,6 +137,8 @@ class ProcessSpec:
     state: pa.Schema
     input: pa.Schema
     output: pa.Schema
+    event_time: str | None = None
+    out_of_orderness: int = 0
 
 
 @dataclass(frozen=True, slots=True)

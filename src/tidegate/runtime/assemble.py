@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -125,6 +125,7 @@ def assemble(
 ) -> Assembly:
     """Build one subtask of every stage and number its channels."""
     assembly = Assembly(setup)
+    exact: set[str] = set()
     for stage in setup.plan.stages:
         inputs = _channels(stage.inputs, setup, incoming=True)
         outputs = _channels(stage.outputs, setup, incoming=False)
@@ -142,6 +143,9 @@ def assemble(
             snapshots=snapshots,
             now_ms=now_ms,
         )
+        task.exact_inputs = frozenset(i for i, (edge, _) in enumerate(inputs) if edge.source in exact)
+        if _is_exact(stage, reader, exact):
+            exact.add(stage.name)
         assembly.tasks.append(task)
         for input_id, (edge, channel) in enumerate(inputs):
             assembly.inbound[channel] = (task, input_id)
@@ -152,6 +156,13 @@ def assemble(
         if task.reader is not None:
             task.pace = _pace(task, assembly)
     return assembly
+
+
+def _is_exact(stage: Stage, reader: Reader | None, exact: Collection[str]) -> bool:
+    """Is the watermark between the same rows in every run? From a single input it is passed on where it came."""
+    if reader is not None:
+        return reader.exact
+    return len(stage.inputs) == 1 and stage.inputs[0].kind == "forward" and stage.inputs[0].source in exact
 
 
 def _pace(source: StageTask, assembly: Assembly) -> Pace:
@@ -206,7 +217,10 @@ def _chain(
     if isinstance(head, SourceSpec):
         del specs[0]
         splits = setup.splits[head.name]
-        reader = open_reader(head.name, head.source, splits, setup.node, setup.parallelism, now_ms)
+        ordered = any(isinstance(spec, ProcessSpec) and spec.event_time for each in setup.plan.stages for spec in each.operators)
+        reader = open_reader(
+            head.name, head.source, splits, setup.node, setup.parallelism, now_ms, side_by_side=ordered
+        )
     wake = partial(post, _nothing)
     operators: list[tuple[str, Operator]] = []
     for together in fusible(specs):

@@ -102,7 +102,7 @@ class Leader:
             case Refuse(why):
                 raise InvalidUseError(why)
             case StartFresh() if self._setup.savepoint is None or not self._setup.append:
-                self._setup.publisher.prepare_fresh_start(self._setup.overwrite)
+                self._setup.publisher.prepare_fresh_start(self._setup.overwrite, moved=self._setup.savepoint is not None)
             case StartFresh():
                 self._setup.publisher.adopt()  # the user says that sinks show what the savepoint's job had written, and no more
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):

@@ -80,3 +80,11 @@ class Stoppable(Protocol):
 
     stopping: bool
     owes: bool
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """An operator that takes rows for late."""
+
+    def promise(self, timestamp: int) -> None:
+        """Rows of the batches to come are late by this time at least, even where windows of theirs are still open."""

@@ -47,8 +47,13 @@ class Publisher:
             if check is not None:
                 check()
 
-    def prepare_fresh_start(self, overwrite: bool) -> None:
-        """A start without state onto sinks that show rows would double them: refuse, or clear them when told so."""
+    def prepare_fresh_start(self, overwrite: bool, *, moved: bool = False) -> None:
+        """A start without state onto sinks that show rows would double them: refuse, or clear them when told so.
+
+        ``moved``: it starts from a savepoint. Rows that a sink keeps beside the job's checkpoints did not come with it.
+        """
+        if moved:
+            self._refuse_left_behind()
         for name, sink in self.sinks.items():
             is_empty = getattr(sink, "is_empty", None)
             if is_empty is None or is_empty():
@@ -61,6 +66,15 @@ class Publisher:
                 )
             sink.clear()  # type: ignore[attr-defined]
         self.claim(take=overwrite)
+
+    def _refuse_left_behind(self) -> None:
+        for name, sink in self.sinks.items():
+            if getattr(sink, "kept_with_job", False):
+                raise InvalidUseError(
+                    f"the rows that the sink {name!r} had collected by the savepoint are in the store of its job, not in the "
+                    "savepoint, and the table would be short of them: use write_parquet for what is to move, or start with "
+                    f"append=True to collect only what comes after the savepoint sink={sink!r}"
+                )
 
     def adopt(self) -> None:
         """The rows that sinks show now are not this job's: it adds to them and never takes them back."""

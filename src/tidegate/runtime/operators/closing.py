@@ -67,6 +67,10 @@ class WindowedOperator:
         self._pass(timestamp)
         return ()
 
+    def promise(self, timestamp: int) -> None:
+        """Rows to come are late by this time at least."""
+        self.closed.promised = timestamp
+
     def before_barrier(self) -> Iterable[pa.RecordBatch]:
         """Gives nothing: all rows are in the state."""
         return ()

@@ -8,7 +8,7 @@ its input is stored beside them, to be processed again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from tidegate.errors import CorruptDataError
 from tidegate.plan.physical import ProcessSpec
 from tidegate.runtime.background import Done, MapOperator, UserFunctionError
 from tidegate.runtime.operator import Frozen, Restored, Run
+from tidegate.runtime.operators.held import HeldRows
 from tidegate.runtime.operators.keyed import Ownership, keyed_table
 from tidegate.state.index import Slots
 from tidegate.state.keygroups import canonical
@@ -27,6 +28,8 @@ from tidegate.state.sessions import key_codes
 
 INPUT = b"tidegate.input"
 """Marks a stored batch that is to be processed again."""
+HELD = b"tidegate.held"
+"""Marks stored rows that wait for the watermark."""
 
 
 class ProcessOperator(MapOperator):
@@ -41,38 +44,64 @@ class ProcessOperator(MapOperator):
         self._table = keyed_table(_stored_schema(spec), spec.keys)
         self._keys = pa.RecordBatch.from_pylist([], self._table.key_schema)
         self._slots: Slots = np.empty(0, np.int64)
+        self._held = None if spec.event_time is None else HeldRows(spec.name, spec.event_time, spec.out_of_orderness)
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Rows wait until the watermark has come near them."""
+        return self._held is not None
 
     @property
     def state_rows(self) -> int:
-        """Keys with a state."""
-        return self._table.rows
+        """Keys with a state, and rows that wait for the watermark."""
+        return self._table.rows + (0 if self._held is None else self._held.rows)
 
     @property
     def state_bytes(self) -> int:
         """Bytes held for them, index included."""
-        return self._table.nbytes
+        return self._table.nbytes + (0 if self._held is None else self._held.nbytes)
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Start the function with the rows that need not wait."""
+        self._waiting.extend((batch,) if self._held is None else self._held.take(batch))
+        self._start_next()
+        return ()
+
+    def release(self, timestamp: int) -> None:
+        """Rows that have waited long enough go to the function, earliest first."""
+        if self._held is not None:
+            self._waiting.extend(self._held.release(timestamp))
+            self._start_next()
+
+    def _start_next(self) -> None:
+        if self._call is None and self._waiting:
+            self._start(self._waiting.popleft())
 
     def freeze(self) -> Frozen:
         """States by reference, one run with those that changed since the last time, and the batch at work."""
         held = ([self._input] if self._input is not None else []) + list(self._waiting)
         inputs = tuple(Run(batch.replace_schema_metadata({INPUT: b"1"})) for batch in held)
-        return Frozen(self._ownership.meta(), (*self._table.cut(), *inputs))
+        early = () if self._held is None else tuple(map(_marked, self._held.runs))
+        return Frozen(self._ownership.meta(), (*self._table.cut(), *inputs, *early))
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         """Take over the states of our keys, and process again what was at work."""
         self._ownership.check(pieces)
         for piece in pieces:
             for run in piece.runs:
-                if (run.batch.schema.metadata or {}).get(INPUT):
-                    self._again(run.batch)
+                marks = run.batch.schema.metadata or {}
+                if INPUT in marks or HELD in marks:
+                    self._again(run.batch, early=HELD in marks)
                 else:
                     self._table.restore(((run, run.batch),), self._ownership.mask)
 
-    def _again(self, batch: pa.RecordBatch) -> None:
+    def _again(self, batch: pa.RecordBatch, *, early: bool) -> None:
         if not batch.schema.equals(self._spec.input):
             raise CorruptDataError(f"stored input has other columns columns={batch.schema.names}")
         mine = self._ownership.rows(batch.replace_schema_metadata(self._spec.input.metadata))
-        if mine.num_rows:
+        if mine.num_rows and early and self._held is not None:
+            self._held.restore(mine)
+        elif mine.num_rows:
             self._waiting.append(mine)
 
     def _start(self, batch: pa.RecordBatch) -> None:
@@ -150,6 +179,11 @@ class ProcessOperator(MapOperator):
 
     def _wrong(self, what: str) -> UserFunctionError:
         return UserFunctionError(f"the function of process {self._name!r} {what}")
+
+
+def _marked(run: Run) -> Run:
+    """The same run, by the same number: it is stored once."""
+    return Run(run.batch.replace_schema_metadata({HELD: b"1"}), run.uid)
 
 
 def _stored_schema(spec: ProcessSpec) -> pa.Schema:

@@ -88,6 +88,10 @@ class SessionAggregate:
         """Give what is owed, then the sessions that close. A watermark that does not move closes nothing."""
         return self._close(timestamp) if self.owes or timestamp > self.closed.through else ()
 
+    def promise(self, timestamp: int) -> None:
+        """Rows to come are late by this time at least."""
+        self.closed.promised = timestamp
+
     def before_barrier(self) -> Iterable[pa.RecordBatch]:
         """Gives nothing: all rows are in the state."""
         return ()

@@ -16,7 +16,7 @@ from tidegate.plan.connector import Json
 from tidegate.runtime.operator import Restored, Run
 from tidegate.runtime.operators.keyed import keyed_table
 from tidegate.runtime.operators.owed import OWED, StoredRuns
-from tidegate.runtime.operators.process import INPUT
+from tidegate.runtime.operators.process import HELD, INPUT
 from tidegate.runtime.operators.sessionruns import HOLES, holes_of
 
 
@@ -55,7 +55,7 @@ def _newest(keys: Sequence[str], runs: Sequence[pa.RecordBatch]) -> list[pa.Reco
     """The newest row of every key that is not gone. Pairs of key and value, and input that was at work, are
     no rows of keys."""
     table = None
-    states = [run for run in runs if not (run.schema.metadata or {}).get(INPUT)]
+    states = [run for run in runs if not {INPUT, HELD} & set(run.schema.metadata or {})]
     schema = next((run.schema for run in states if run.schema.names != list(keys)), None)
     if schema is not None:
         own = [run for run in states if run.schema.equals(schema) or run.schema.names == list(keys)]
