@@ -40,8 +40,8 @@ class Publisher:
     """The steps still to do. ``outstanding`` is the order that waits for its answer."""
 
     __slots__ = (
-        "_budgets",
         "_buckets",
+        "_budgets",
         "_failures",
         "_flushing",
         "_hurried",

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from tidegate.core.budget import PublishBudget
 from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import InvalidUseError
-from tidegate.plan.connector import Committable, Sink
+from tidegate.plan.connector import Committable, GatheringSink, Sink
 from tidegate.plan.physical import PhysicalPlan, SinkSpec
 
 log = logging.getLogger("tidegate")
@@ -79,9 +80,25 @@ class Publisher:
                 claim(f"sink {name!r} of job {self._job!r}", take)
 
     def publish(self, committables: Iterable[CommittableEntry]) -> None:
-        """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent."""
+        """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent.
+
+        Sinks that gather get all of their epochs at once and show them last, one after the other: the slow part is over then.
+        """
+        gathering: dict[str, list[Committable]] = {}
         for epoch, operator, mine in _by_epoch_and_sink(committables):
-            self._sink(operator).commit(epoch, mine)
+            sink = self._sink(operator)
+            if isinstance(sink, GatheringSink):
+                gathering.setdefault(operator, []).extend(mine)
+            else:
+                sink.commit(epoch, mine)
+        sinks: Any = self.sinks
+        for ready in [sinks[operator].gather(mine) for operator, mine in gathering.items()]:
+            ready.show()
+
+    def budgets(self) -> dict[str, PublishBudget]:
+        """How often sinks show what is committed, of those that do not at every epoch."""
+        found = {name: s.publish_budget for name, s in self.sinks.items() if isinstance(s, GatheringSink)}
+        return {name: budget for name, budget in found.items() if budget is not None}
 
     def hide(self, committables: Iterable[CommittableEntry]) -> None:
         """Take these out of sight wherever they are. Idempotent."""
