@@ -109,6 +109,7 @@ def test_readers_of_all_kinds_see_merged_rows_and_nothing_else(sink: ParquetSink
     assert sorted(ds.dataset(sink.path, format="parquet").to_table()["key"].to_pylist()) == keys(1)
     assert pq.read_table(sink.path)["key"].to_pylist() == keys(1)
     waiting.show()
+    waiting.release()
     assert seen(sink.path) == keys(1, 2)
 
 

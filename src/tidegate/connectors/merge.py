@@ -126,6 +126,11 @@ class Shows:
         for show in self._shows:
             self._files.show(show)
 
+    def release(self) -> None:
+        """Sync the directory, then delete the members."""
+        if self._shows:
+            self._files.release([show.work for show in self._shows if show.work])
+
 
 class MergedFiles:
     """The files of one staging directory, merged or not. Calls block on the file system; all are idempotent.
@@ -182,15 +187,18 @@ class MergedFiles:
         return any(final == member.final for _, members in holders for member in members)
 
     def show(self, show: Show) -> None:
-        """Rename into sight, durably, and only then let go of what it was made of."""
+        """Rename into sight."""
         for path, name in show.moves:
             with _undisturbed(show.work):
                 os.rename(path, self._at.final_path(name))
         for file in show.plain:
             self._is_ours(file, self._at.final_path(file.final))
+
+    def release(self, works: Sequence[str]) -> None:
+        """What was shown is durable; only then let go of what it was made of."""
         self._at.sync(self._at.path)
-        if show.work:
-            self._discard(show.work)
+        for work in works:
+            self._discard(work)
 
     # -- hide
 
@@ -285,6 +293,7 @@ class MergedFiles:
                 if name.endswith(".pending"):
                     moved(os.path.join(work, name), self._at.pending_path(name))
             self._at.sync(os.path.join(self._at.path, PENDING))
+        self._at.sync(self._at.path)
         self._discard(work)
 
     def clear(self) -> None:

@@ -82,7 +82,9 @@ class ParquetSink:
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> None:
         """Show these, small files as one. Idempotent; what was hidden stays hidden."""
-        self.gather(committables).show()
+        gathered = self.gather(committables)
+        gathered.show()
+        gathered.release()
 
     @property
     def publish_budget(self) -> PublishBudget | None:

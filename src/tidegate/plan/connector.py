@@ -125,7 +125,10 @@ class Gathered(Protocol):
     """Committables that are ready to be shown. Not shown, because of a crash: a later ``gather`` finds them again."""
 
     def show(self) -> None:
-        """Make them visible, quickly."""
+        """Make them visible, quickly: other sinks wait to show theirs."""
+
+    def release(self) -> None:
+        """After ``show``: make that durable and let go of what they were made of."""
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidegate.core.budget import PublishBudget
 from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import InvalidUseError
-from tidegate.plan.connector import Committable, GatheringSink, Sink
+from tidegate.plan.connector import Committable, Gathered, GatheringSink, Sink
 from tidegate.plan.physical import PhysicalPlan, SinkSpec
 
 log = logging.getLogger("tidegate")
@@ -82,7 +82,8 @@ class Publisher:
     def publish(self, committables: Iterable[CommittableEntry]) -> None:
         """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent.
 
-        Sinks that gather get all of their epochs at once and show them last, one after the other: the slow part is over then.
+        Sinks that gather get all of their epochs at once and show them last, one right after the other: what takes long is
+        done before and after that.
         """
         gathering: dict[str, list[Committable]] = {}
         for epoch, operator, mine in _by_epoch_and_sink(committables):
@@ -92,8 +93,11 @@ class Publisher:
             else:
                 sink.commit(epoch, mine)
         sinks: Any = self.sinks
-        for ready in [sinks[operator].gather(mine) for operator, mine in gathering.items()]:
-            ready.show()
+        gathered: list[Gathered] = [sinks[operator].gather(mine) for operator, mine in gathering.items()]
+        for each in gathered:
+            each.show()
+        for each in gathered:
+            each.release()
 
     def budgets(self) -> dict[str, PublishBudget]:
         """How often sinks show what is committed, of those that do not at every epoch."""
