@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +277,8 @@ class Steps:
     """Counts what one thread changes in the file system; ``at(number)`` is called before each change."""
 
     def __init__(self, patch: pytest.MonkeyPatch, at: Callable[[int], None]) -> None:
-        self.count, self._at, self._thread = 0, at, threading.get_ident()
+        self.count, self._at = 0, at
+        self.thread: int | None = threading.get_ident()
         for name in ("rename", "unlink", "rmdir", "makedirs"):
             patch.setattr(os, name, self._counted(getattr(os, name)))
         writer = merge_module.MergedFiles
@@ -295,7 +296,7 @@ class Steps:
 
     def _torn(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def step(this: Any, target: str, *arguments: Any) -> Any:
-            if threading.get_ident() == self._thread:
+            if threading.get_ident() == self.thread:
                 Path(target).write_bytes(b"half a file")
             self._step()
             return function(this, target, *arguments)
@@ -303,7 +304,7 @@ class Steps:
         return step
 
     def _step(self) -> None:
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self.thread:
             self.count += 1
             self._at(self.count)
 
@@ -314,6 +315,10 @@ class Story:
     def __init__(self, path: Path) -> None:
         self.sink = ParquetSink(path, durable=False)
         self.first, self.second, self.third = staged(self.sink, 3, 1)
+
+    def tell(self, call: str) -> None:
+        if call:
+            getattr(self, call)()
 
     def publish_all(self) -> None:
         self.sink.commit(3, self.first + self.second + self.third)
@@ -379,7 +384,7 @@ def killed_at(story: Story, call: str, number: int, epochs: set[int]) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         Steps(patch, at)
         try:
-            getattr(story, call)()
+            story.tell(call)
         except Killed:
             return True
     check_readers(story, state[0], epochs, call)
@@ -395,12 +400,11 @@ def test_a_kill_at_any_step_neither_loses_nor_doubles_a_row(
     while not alive:
         number += 1
         story = Story(tmp_path / str(number))
-        if before:
-            getattr(story, before)()
+        story.tell(before)
         alive = not killed_at(story, killed, number, set(epochs))
         # Killed again, at the same step of what comes after it.
         killed_at(story, after, number, set(epochs))
-        getattr(story, after)()
+        story.tell(after)
         assert sorted(seen(story.sink.path)) == keys(*epochs, subtasks=1), number
         story.publish_two() if epochs != (1,) else story.sink.commit(1, story.first)
         story.sink.sweep(5, [])
@@ -412,57 +416,88 @@ def test_a_kill_at_any_step_neither_loses_nor_doubles_a_row(
 # -- drivers that were replaced and wake up --------------------------------------------------------
 
 
-@contextmanager
-def asleep_at(story: Story, call: str, number: int, *, may_miss: bool) -> Iterator[bool]:
-    """Another thread begins a call and stops before step ``number``, until the block is over. False: it had no such step."""
-    stopped, go_on = threading.Event(), threading.Event()
-    with pytest.MonkeyPatch.context() as patch:
+class Sleeper:
+    """Another thread that begins a call and stops before one of its steps until it is woken up. ``slept``: it has such a step."""
 
-        def at(count: int) -> None:
-            if count == number:
-                stopped.set()
-                go_on.wait(30)
+    def __init__(self, patch: pytest.MonkeyPatch, call: Callable[[], None], number: int) -> None:
+        self.failures: list[Exception] = []
+        self._call, self._stopped, self._go_on = call, threading.Event(), threading.Event()
+        self._steps = Steps(patch, lambda count: self._sleep() if count == number else None)
+        self._steps.thread = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._stopped.wait(30)
+        self.slept = self._steps.count >= number
 
-        def body() -> None:
-            steps._thread = threading.get_ident()
-            try:
-                getattr(story, call)()
-            except Exception as error:
-                failures.append(error)
-            finally:
-                stopped.set()
-
-        failures: list[Exception] = []
-        steps = Steps(patch, at)
-        thread = threading.Thread(target=body)
-        steps._thread = -1
-        thread.start()
-        assert stopped.wait(30)
+    def _run(self) -> None:
+        self._steps.thread = threading.get_ident()
         try:
-            yield steps.count >= number
+            self._call()
+        except Exception as error:
+            self.failures.append(error)
         finally:
-            go_on.set()
-            thread.join(30)
-    assert not thread.is_alive()
-    # What nobody can name any more is deleted on the way back over damage; only a driver that was replaced misses it.
-    expected = (RetryableError, CorruptDataError) if may_miss else RetryableError
-    assert all(isinstance(error, expected) for error in failures), failures
+            self._stopped.set()
+
+    def _sleep(self) -> None:
+        self._stopped.set()
+        assert self._go_on.wait(30)
+
+    def wake(self) -> None:
+        """Go on to the end of the call."""
+        self._go_on.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
 
 
 @pytest.mark.parametrize(("before", "late", "meanwhile", "epochs"), STORIES)
 def test_a_driver_that_wakes_up_at_any_step_changes_nothing(
     before: str, late: str, meanwhile: str, epochs: tuple[int, ...], tmp_path: Path
 ) -> None:
-    number, stopped = 0, True
-    while stopped:
+    number, slept = 0, True
+    while slept:
         number += 1
         story = Story(tmp_path / str(number))
-        if before:
-            getattr(story, before)()
-        with asleep_at(story, late, number, may_miss=meanwhile == "go_back_over_damage") as stopped:
-            getattr(story, meanwhile)()
+        story.tell(before)
+        with pytest.MonkeyPatch.context() as patch:
+            sleeper = Sleeper(patch, partial(story.tell, late), number)
+            story.tell(meanwhile)
             assert sorted(seen(story.sink.path)) == keys(*epochs, subtasks=1), number
+            sleeper.wake()
         assert sorted(seen(story.sink.path)) == keys(*epochs, subtasks=1), number
+        # What nobody can name any more is deleted on the way back over damage; only a driver that was replaced misses it.
+        expected = (RetryableError, CorruptDataError) if "damage" in meanwhile else RetryableError
+        assert all(isinstance(error, expected) for error in sleeper.failures), sleeper.failures
+        slept = sleeper.slept
+    assert number > 4
+
+
+@pytest.mark.parametrize(
+    ("before", "late", "meanwhile", "epochs"),
+    [
+        ("", "publish_all", "start_again", (1, 2, 3)),
+        ("", "publish_all", "go_back", (1, 2)),
+        ("publish_all", "go_back", "go_back", (1, 2)),
+    ],
+)
+def test_a_driver_that_wakes_up_in_the_middle_of_anothers_work_changes_nothing(
+    before: str, late: str, meanwhile: str, epochs: tuple[int, ...], tmp_path: Path
+) -> None:
+    number, slept = 1, True
+    while slept:
+        for at in range(1, 20, 1 + number % 2):
+            story = Story(tmp_path / f"{number}-{at}")
+            story.tell(before)
+            with pytest.MonkeyPatch.context() as patch:
+                sleeper = Sleeper(patch, partial(story.tell, late), number)
+                slept = sleeper.slept
+                Steps(patch, lambda count, at=at, sleeper=sleeper: sleeper.wake() if count == at else None)  # type: ignore[misc]
+                for _ in range(5):  # as often as it is told that another driver is at work
+                    with suppress(RetryableError):
+                        story.tell(meanwhile)
+                        break
+                sleeper.wake()
+            assert sorted(seen(story.sink.path)) == keys(*epochs, subtasks=1), (number, at)
+        number += 1
     assert number > 4
 
 
