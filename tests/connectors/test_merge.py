@@ -158,13 +158,13 @@ def file_of(size: int) -> StagedFile:
 
 
 def test_only_small_neighbours_are_merged() -> None:
-    half = MERGED_BYTES_MAX // 2
-    sizes = [[f.bytes for f in group] for group in groups_of([file_of(n) for n in (5, 6, half, 7, 8)], 1 << 40)]
-    assert sizes == [[5, 6], [half], [7, 8]]
-    assert len(groups_of([file_of(half - 1)] * 5, 1 << 40)) == 3, "no merged file is bigger than a limit"
-    assert len(groups_of([file_of(half - 1)] * 100, 1 << 40)) > 90, "the driver merges only so much at once"
-    assert sum(len(g) for g in groups_of([file_of(half - 1)] * 100, 1 << 40)) == 100
-    assert len(groups_of([file_of(10)] * 6, 30)) == 2, "nor bigger than the user wants"
+    big = MERGED_BYTES_MAX // 4
+    sizes = [[f.bytes for f in group] for group in groups_of([file_of(n) for n in (5, 6, big, 7, 8)], 1 << 40)]
+    assert sizes == [[5, 6], [big], [7, 8]]
+    assert len(groups_of([file_of(big - 1)] * 9, 1 << 40)) == 3, "no merged file is bigger than a limit"
+    many = groups_of([file_of(big - 1)] * 100, 1 << 40)
+    assert [len(group) for group in many] == [4] * 4 + [1] * 84, "the driver merges only so much at once"
+    assert len(groups_of([file_of(10)] * 6, 50)) == 2, "nor bigger than the user wants"
     assert groups_of([], 1) == []
     assert MERGED_AT_ONCE_MAX > MERGED_BYTES_MAX
 

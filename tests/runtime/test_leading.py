@@ -186,9 +186,9 @@ def test_committables_of_an_unknown_sink_stop_the_start() -> None:
 
 def test_each_sink_hides_and_sweeps_its_own() -> None:
     made, story = publisher()
-    made.hide([entry("b", 1, 1), entry("a", 2, 2)])
+    made.hide([entry("b", 1, 1), entry("a", 2, 2), entry("b", 3, 3)])
     made.sweep(5, [entry("a", 1, 1)])
-    assert story == ["hide b:1", "hide a:2", "sweep a below 5 but [1]", "sweep b below 5 but []"]
+    assert story == ["hide b:1,3", "hide a:2", "sweep a below 5 but [1]", "sweep b below 5 but []"]
 
 
 def test_one_sink_that_cannot_hide_is_enough() -> None:

@@ -47,9 +47,9 @@ from tidegate.plan.connector import Committable
 
 MERGING = "_merging"
 MERGED_BYTES_MAX = 64 << 20
-"""No merged file is bigger than this; staged files of half of it appear as they are."""
+"""No merged file is bigger than this; staged files of a quarter of it appear as they are."""
 MERGED_AT_ONCE_MAX = 256 << 20
-"""So much is merged in one go. A sink that writes more than this in ten seconds has big files anyway."""
+"""So much is merged in one go, which takes a second of CPU or two; the rest appears as it is."""
 ROUNDS = 3
 """How often a call looks again when another driver is at work in the same directory."""
 
@@ -87,7 +87,7 @@ def groups_of(files: Sequence[StagedFile], file_bytes: int) -> list[list[StagedF
     groups: list[list[StagedFile]] = []
     open_bytes, merged = limit, 0
     for file in files:
-        small = 2 * file.bytes < limit and merged + file.bytes <= MERGED_AT_ONCE_MAX
+        small = 4 * file.bytes < limit and merged + file.bytes <= MERGED_AT_ONCE_MAX
         if small and open_bytes + file.bytes <= limit:
             groups[-1].append(file)
         else:

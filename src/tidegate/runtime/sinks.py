@@ -106,8 +106,11 @@ class Publisher:
 
     def hide(self, committables: Iterable[CommittableEntry]) -> None:
         """Take these out of sight wherever they are. Idempotent."""
+        by_sink: dict[str, list[Committable]] = {}
         for _, operator, mine in _by_epoch_and_sink(committables):
-            self._sink(operator).hide(mine)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
+            by_sink.setdefault(operator, []).extend(mine)  # at once: a merged file is cut once
+        for operator, all_of_it in by_sink.items():
+            self._sink(operator).hide(all_of_it)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
 
     def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
         """Take out of sight whatever gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""
