@@ -73,6 +73,28 @@ def remove_file(path: str) -> None:
             return
 
 
+def moved(source: str, target: str) -> bool:
+    """Rename; False when there is nothing to rename."""
+    with file_errors(source):
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:
+            if not os.path.lexists(source):
+                return False
+            raise RetryableError(f"the directory to move a file to is not there any more path={target}") from None
+    return True
+
+
+def file_names(directory: str, *, directories: bool = False) -> list[str]:
+    """The names of the files, or of the directories, in this one, sorted; none when it is not there."""
+    with file_errors(directory):
+        try:
+            entries = list(os.scandir(directory))
+        except FileNotFoundError:
+            return []
+        return sorted(entry.name for entry in entries if (entry.is_dir() if directories else entry.is_file()))
+
+
 def _translated(error: OSError, path: str) -> TidegateError:
     if error.errno is None:
         # Arrow reports damaged pages as an OSError that has no number.

@@ -78,8 +78,10 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     splits = {spec.name: SplitList.of(spec.source.splits()) for spec in _sources(plan)}
     _check_bounds(plan, options)
     secret = secrets.token_bytes(32)
+    publisher = Publisher(plan)
+    config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
     coordinator = DistributedCheckpointCoordinator(
-        plan_shape(plan, options.parallelism), coordinator_config(options.checkpoint), leader=secrets.token_hex(8)
+        plan_shape(plan, options.parallelism), config, leader=secrets.token_hex(8)
     )
     base = NodeSetup(
         plan=plan,
@@ -100,7 +102,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         log=LogStore(store, plan.job),
         launcher=launcher,
         launch=launch,
-        publisher=Publisher(plan),
+        publisher=publisher,
         parallelism=options.parallelism,
         restore=options.restore,
         overwrite=options.overwrite,
