@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
+from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError, TidegateError
 from tidegate.store.filesystem import storage_error
 
 # Hadoop and Spark also write ``file:/path``.

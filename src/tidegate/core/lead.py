@@ -97,9 +97,7 @@ class Leader:
         self.nodes: frozenset[int] = frozenset()
         self.source_nodes: frozenset[int] = frozenset()
         self._appender = LogAppender(config.put_retry_ms, config.put_give_up_ms)
-        self._publisher = Publisher(
-            config.publish_retry_ms, config.publish_tries_max, config.publish_give_up_ms, config.publish_budgets
-        )
+        self._publisher = Publisher.of(config)
         self._out: list[Effect] = []
         self._writes = 0
         self._summed = 0

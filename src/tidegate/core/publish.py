@@ -18,6 +18,7 @@ from typing import TypeAlias
 from tidegate.core.budget import PublishBudget, TokenBucket
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry, CommittableKey
 from tidegate.core.orders import Hide, Publish
+from tidegate.core.policy import DistributedCheckpointConfig
 
 BACKOFF_DOUBLINGS_MAX = 5
 STEPS_MAX = 8
@@ -77,6 +78,11 @@ class Publisher:
         self._failures = 0
         self._retry_at: int | None = None
         self.outstanding: Hide | Publish | None = None
+
+    @classmethod
+    def of(cls, config: DistributedCheckpointConfig) -> Publisher:
+        """With these settings."""
+        return cls(config.publish_retry_ms, config.publish_tries_max, config.publish_give_up_ms, config.publish_budgets)
 
     @property
     def backlog(self) -> int:
