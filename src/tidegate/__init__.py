@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidegate.api.stream import Output, Stream, col
     from tidegate.api.windows import session, sliding, tumbling
     from tidegate.core.config import CheckpointConfig, WalMode
+    from tidegate.core.problems import Problem
     from tidegate.errors import InvalidUseError, TidegateError
     from tidegate.plan.connector import Sink, Source
     from tidegate.runtime.security import Tls
@@ -31,6 +32,7 @@ _MODULES = {
     "tidegate.api.stream": ("Output", "Stream", "col"),
     "tidegate.api.windows": ("session", "sliding", "tumbling"),
     "tidegate.core.config": ("CheckpointConfig", "WalMode"),
+    "tidegate.core.problems": ("Problem",),
     "tidegate.errors": ("InvalidUseError", "TidegateError"),
     "tidegate.plan.connector": ("Sink", "Source"),
     "tidegate.runtime.security": ("Tls",),
@@ -42,6 +44,7 @@ __all__ = [
     "InvalidUseError",
     "Output",
     "Pipeline",
+    "Problem",
     "Sink",
     "Source",
     "Stream",

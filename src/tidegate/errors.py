@@ -65,6 +65,23 @@ class JobFailedError(TidegateError):
     """The job ended in failure. The message carries the user's own traceback where there is one."""
 
 
+# -- stores and sinks --------------------------------------------------------------------------------------------------
+
+
+class StorageUnavailable(RetryableError):
+    """The store or a sink's file system fails for now: full, slow, throttled, its clock or token out of date. It may pass."""
+
+
+class StorageRefused(InvalidUseError):
+    """The store or a sink's file system refuses us: read-only, not permitted, no such bucket. A start is refused; a job that
+    has run there waits until somebody has fixed it.
+    """
+
+
+WAITED_FOR = (RetryableError, StorageRefused)
+"""What a running job waits for, for a bounded time."""
+
+
 # -- injection (F-DCKP-001) --------------------------------------------------------------------------------------------
 
 

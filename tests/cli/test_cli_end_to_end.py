@@ -91,6 +91,63 @@ def test_an_endless_pipeline_is_stopped_by_a_signal(tmp_path: Path) -> None:
     assert list((tmp_path / "out").glob("[!_.]*.parquet"))
 
 
+STREAM = """
+import time
+from pyspark.sql import SparkSession
+import tidegate as tg
+
+spark = SparkSession.builder{master}.getOrCreate()
+
+def slowly(batches):
+    time.sleep(0.3)
+    yield from batches
+
+rate = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+rate = rate.mapInArrow(slowly, rate.schema)
+pipeline = tg.Pipeline("own", tg.from_dataframe(rate, event_time="timestamp").write_parquet({out!r}))
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No virtualenv is active: the python3 of PATH is one that can't run a worker."""
+    (tmp_path / "bin").mkdir()
+    for name in ("python3", "python"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 3\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_a_file_that_makes_its_own_session_gets_the_one_asked_for_and_its_stream_stops_in_good_order(elsewhere: Path) -> None:
+    path, out = elsewhere / "own.py", elsewhere / "out"
+    path.write_text(STREAM.format(master="", out=str(out)))
+    options = ["--master", "local[2]", "--parallelism", "1", "--store", str(elsewhere / "store"), "--interval", "200ms"]
+    log = elsewhere / "log"
+    command = [*TIDEGATE, "run", str(path), *options]
+    with log.open("w") as written, subprocess.Popen(command, stdout=written, stderr=written) as process:
+        deadline = time.monotonic() + 120
+        while not list(out.glob("[!_.]*.parquet")) and time.monotonic() < deadline:
+            assert process.poll() is None, log.read_text()[-4000:]
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+    said = log.read_text()
+    assert list(out.glob("[!_.]*.parquet")) and "master=local[2]" in said
+    assert "StackOverflowError" not in said and "\tat " not in said, said[-4000:]
+
+
+def test_a_file_that_insists_on_another_master_is_refused(elsewhere: Path) -> None:
+    path = elsewhere / "own.py"
+    path.write_text(STREAM.format(master=".master('local[3]')", out=str(elsewhere / "out")))
+    command = [*TIDEGATE, "run", str(path), "--master", "local[2]", "--store", str(elsewhere / "store"), "--interval", "1s"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert answer.returncode == 2
+    assert "leave .master(…) out of it" in answer.stderr and "file_master=local[3]" in answer.stderr
+
+
 def test_the_benchmark_gives_one_document_and_equal_results() -> None:
     names = ["w1_zipf", "w2_join", "w3_stateless"]
     argv = ["--rows", "60000", "--rounds", "1", "--pairs", "1", "--seconds", "0", "--streaming-rows", "1000", "--switches", "1"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from tidegate.cli.load import load_pipeline, split_target
+from tidegate.cli.load import load_for_spark, load_pipeline, split_target
 from tidegate.errors import InvalidUseError
 
 
@@ -56,3 +58,20 @@ def test_functions_of_the_file_travel_without_it(pipeline_file: Path) -> None:
     sent = cloudpickle.dumps(function)
     assert str(pipeline_file.stem).encode() + b".double" not in sent
     assert cloudpickle.loads(sent)(2) == 6
+
+
+def test_a_session_that_the_file_makes_would_be_at_the_asked_master_and_run_this_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import os\nimport tidegate as tg\n"
+        "pipeline = tg.Pipeline('p', tg.generate(rows=1).collect())\n"
+        "pipeline.seen = [os.environ[name] for name in ('PYSPARK_PYTHON', 'PYSPARK_SUBMIT_ARGS')]\n"
+    )
+    python, options = load_for_spark(str(path), "local[7]").seen  # type: ignore[attr-defined]
+    assert python == sys.executable
+    assert options.startswith("--master 'local[7]'") and options.endswith(" pyspark-shell")
+    assert "PYSPARK_SUBMIT_ARGS" not in os.environ, "it was for the file's session only"

@@ -95,7 +95,8 @@ def test_the_committable_says_what_was_written(sink: ParquetSink) -> None:
     assert file["bytes"] == os.path.getsize(os.path.join(sink.path, "_pending", file["pending"]))
 
 
-def test_files_sort_in_the_order_of_their_checkpoints(sink: ParquetSink) -> None:
+def test_files_sort_in_the_order_of_their_checkpoints(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path / "out", publish_every="0s")
     staged = [stage(sink, key, checkpoint=checkpoint) for key, checkpoint in ((1, 9), (2, 10), (3, 1 << 32))]
     sink.commit(1, list(reversed(staged)))
     found = [name for name in names(sink, "") if name.endswith(".parquet")]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.connectors.collect import CollectSink
-from tidegate.connectors.foreach import ForEachBatchSink
+from tidegate.connectors.foreach import NOTED_EPOCHS, ForEachBatchSink
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Committable, Sink, WriterContext
 from tidegate.testing.connectors import SINK_SCHEMA, check_sink, rows_of
@@ -136,7 +136,9 @@ def each(recorder: Recorder, tmp_path: Path) -> ForEachBatchSink:
 
 
 def left_over(tmp_path: Path) -> list[str]:
-    return sorted(name for _, _, names in os.walk(tmp_path / "spool") for name in names)
+    """All but the notes of what was delivered."""
+    found = (name for _, _, names in os.walk(tmp_path / "spool") for name in names)
+    return sorted(name for name in found if not name.endswith(".delivered"))
 
 
 def test_for_each_batch_keeps_the_contract(fresh_directory: Callable[[], Path]) -> None:
@@ -191,6 +193,66 @@ def test_a_call_that_broke_off_half_way_begins_again(each: ForEachBatchSink, rec
     recorder.fail_at = None
     each.commit(1, [committable])
     assert recorder.calls == [([1], 1), ([1], 1), ([2], 1)]
+
+
+def test_a_lost_file_is_never_taken_for_one_that_was_delivered(
+    each: ForEachBatchSink, recorder: Recorder, tmp_path: Path
+) -> None:
+    seen, lost = stage(each, 1), stage(each, 2, checkpoint=2)
+    each.commit(5, [seen])
+    (path,) = (tmp_path / "spool" / "_pending").glob("*.pending")
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match=f"committed rows are lost.*{path.name}"):
+            each.commit(6, [seen, lost])
+    assert recorder.calls == [([1], 5)]
+    each.commit(5, [seen])
+    assert recorder.calls == [([1], 5)], "what was delivered is not delivered again"
+
+
+def test_the_very_first_file_can_be_lost_too(each: ForEachBatchSink, tmp_path: Path) -> None:
+    lost = stage(each, 1)
+    each.abort([lost])
+    with pytest.raises(CorruptDataError, match="committed rows are lost"):
+        each.commit(1, [lost])
+
+
+def test_a_file_that_is_lost_after_its_claim_is_named(each: ForEachBatchSink, recorder: Recorder, tmp_path: Path) -> None:
+    first, second = stage(each, 1, subtask=0), stage(each, 2, subtask=1)
+    each._function = lambda batch, epoch: [path.unlink() for path in (tmp_path / "spool" / "_claimed").glob("*-0001-*")]
+    with pytest.raises(CorruptDataError, match=r"committed rows are lost.*-0001-"):
+        each.commit(1, [first, second])
+
+
+def test_a_crash_before_a_delivered_file_was_deleted_delivers_it_only_once(
+    each: ForEachBatchSink, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committable = stage(each, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("tidegate.connectors.foreach.remove_file", lambda path: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception, match="killed"):
+            each.commit(1, [committable])
+    ForEachBatchSink(recorder).with_spool(str(tmp_path / "spool")).commit(2, [committable])
+    assert recorder.calls == [([1], 1)]
+    assert left_over(tmp_path) == []
+
+
+def test_notes_of_delivered_files_do_not_pile_up(each: ForEachBatchSink, tmp_path: Path) -> None:
+    for epoch in range(1, 80):
+        each.commit(epoch, [stage(each, epoch, checkpoint=epoch)])
+    assert len(list((tmp_path / "spool" / "_delivered").iterdir())) == NOTED_EPOCHS
+
+
+def test_what_an_earlier_version_delivered_without_a_note_is_not_called_lost(each: ForEachBatchSink, tmp_path: Path) -> None:
+    delivered = stage(each, 1)
+    each.abort([delivered])
+    (tmp_path / "spool" / "_claimed").mkdir()
+    for _ in range(2):
+        each.commit(1, [delivered])
+    lost = stage(each, 2)
+    each.abort([lost])
+    with pytest.raises(CorruptDataError, match="committed rows are lost"):
+        each.commit(2, [delivered, lost])
 
 
 def test_it_can_not_hide_what_the_function_has_seen(each: ForEachBatchSink) -> None:

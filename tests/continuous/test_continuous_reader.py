@@ -14,10 +14,9 @@ from tidegate.connectors.generate import GenerateSource
 from tidegate.connectors.parquet import ParquetDirectorySource
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Source
-from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
 from tidegate.runtime.continuous import SEAL_MARKS, ContinuousReader, mark, marks, sealed_marks
 from tidegate.state.run import Restored, Run
-from tidegate.values import Json
+from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME, Json
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("n", pa.int64())])
 
@@ -183,6 +182,16 @@ def test_all_lanes_of_an_endless_source_are_read_and_count_for_the_watermark(clo
     assert isinstance(opened, dict) and len(opened) == 3
     lows = [place[1] for place in opened.values()]  # type: ignore[index]
     assert reading.watermark == min(lows)  # type: ignore[type-var]
+
+
+def test_lanes_that_had_no_turn_because_there_was_no_room_hold_the_watermark_back(clock: Clock) -> None:
+    reading = reader(GenerateSource(splits=3, out_of_orderness="0s"), clock)
+    for _ in range(6):
+        reading.poll(5)
+    clock.now += 60_000
+    reading.poll(500)
+    lows = [place[1] for place in open_splits(reading).values()]  # type: ignore[index]
+    assert reading.watermark == min(lows) < max(lows)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1), (3, 2)])

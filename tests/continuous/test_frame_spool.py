@@ -218,7 +218,7 @@ def test_rows_of_a_stream_arrive_once_over_stops_and_other_parallelisms(tmp_path
     at = 0
     for parallelism in (2, 3, 1):
         frame = Stream()
-        pipeline = tg.Pipeline("stream", tg.from_source(stream_source(frame)).write_parquet(out))
+        pipeline = tg.Pipeline("stream", tg.from_source(stream_source(frame)).write_parquet(out, publish_every="0s"))
         job = start(pipeline, store, parallelism)
         for _ in range(4):
             frame.write(*(rows(at + 10 * part, 10) for part in range(5)))
@@ -233,7 +233,7 @@ def test_a_stream_that_ends_finishes_its_job_and_empty_lanes_hold_no_window_back
     out = tmp_path / "out"
     frame = Stream()
     counts = tg.from_source(stream_source(frame)).with_columns(one=1).key_by("one").window(tg.tumbling("1s"))
-    job = start(tg.Pipeline("ends", counts.aggregate(n=tg.count()).write_parquet(out)), tmp_path / "store", 2)
+    job = start(tg.Pipeline("ends", counts.aggregate(n=tg.count()).write_parquet(out, publish_every="0s")), tmp_path / "store", 2)
     frame.write(rows(0, 250))
     until(lambda: numbers(out) == [100, 100], job)
     frame.appender.finish()

@@ -181,7 +181,7 @@ def test_a_savepoint_of_another_spool_holds_nothing_back(tmp_path: Path) -> None
 
 
 def job_of(frame: Stream, tmp_path: Path, **options: Any) -> Job:
-    pipeline = tg.Pipeline("stream", tg.from_source(stream_source(frame)).write_parquet(tmp_path / "out"))
+    pipeline = tg.Pipeline("stream", tg.from_source(stream_source(frame)).write_parquet(tmp_path / "out", publish_every="0s"))
     options.setdefault("checkpoint", tg.CheckpointConfig(interval="50ms", retain=2))
     return start(pipeline, tmp_path / "store", 2, **options)
 

@@ -30,7 +30,7 @@ def numbers(out: Path) -> list[int]:
 
 def copied(source: Path, out: Path) -> tg.Pipeline:
     stream = tg.read_parquet(source, event_time="ts", continuous=True)
-    return tg.Pipeline("copy", stream.filter(tg.col("n") >= 0).write_parquet(out))
+    return tg.Pipeline("copy", stream.filter(tg.col("n") >= 0).write_parquet(out, publish_every="0s"))
 
 
 def test_rows_of_files_that_appear_are_there_once_after_resumes_at_other_parallelisms(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_windows_close_although_a_subtask_has_no_file_and_through_a_second_excha
     stream = tg.read_parquet(source, event_time="ts", continuous=True, idle_timeout="100ms")
     per_key = stream.key_by("key").window(tg.tumbling("1s")).aggregate(rows=tg.count())
     total = per_key.with_columns(one=1).key_by("one").window(tg.tumbling("1s")).aggregate(n=tg.sum("rows"))
-    job = start(tg.Pipeline("windows", total.write_parquet(out)), tmp_path / "store", 3)
+    job = start(tg.Pipeline("windows", total.write_parquet(out, publish_every="0s")), tmp_path / "store", 3)
     # The last row is at 3990 ms, so the window that ends at 3000 closes, and with it the one behind it.
     until(lambda: numbers(out)[:2] == [100, 100], job)
     job.stop()
@@ -89,7 +89,7 @@ def test_draining_a_watched_directory_gives_everything_that_was_read(tmp_path: P
     put(source, "a.parquet", 0, 100)
     stream = tg.read_parquet(source, event_time="ts", continuous=True)
     counts = stream.key_by("key").window(tg.tumbling("1h")).aggregate(n=tg.count())
-    job = start(tg.Pipeline("drained", counts.write_parquet(out)), tmp_path / "store", 2)
+    job = start(tg.Pipeline("drained", counts.write_parquet(out, publish_every="0s")), tmp_path / "store", 2)
     until(lambda: job.metrics()["rows_in"] == 100, job)
     job.stop(drain=True)
     assert job.status == "FINISHED"

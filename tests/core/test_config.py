@@ -20,7 +20,7 @@ def test_the_defaults() -> None:
     assert (config.interval, config.interval_ms, config.enabled) == (None, None, False)
     assert (config.data_dir, config.wal_mode) == (None, None)
     assert config.max_checkpoint_size == GIB == 1 << 30
-    assert (config.timeout_ms, config.alignment_timeout_ms, config.min_pause_ms) == (300_000, 30_000, 0)
+    assert (config.timeout_ms, config.alignment_timeout_ms, config.min_pause_ms) == (300_000, 1_000, 0)
     assert config.unaligned == "auto"
     assert config.max_inflight_bytes == 512 * MIB
     assert config.retain == 5
@@ -43,7 +43,7 @@ def test_durations_are_readable_in_milliseconds() -> None:
     ("name", "value"),
     [
         ("interval", 0), ("interval", "0s"), ("interval", -1), ("interval", "soon"), ("interval", 1.5),
-        ("timeout", 0), ("timeout", None), ("alignment_timeout", "0s"), ("min_pause", -1),
+        ("timeout", 0), ("timeout", None), ("alignment_timeout", "0s"), ("min_pause", -1), ("storage_timeout", 0),
         ("unaligned", "sometimes"), ("unaligned", None), ("unaligned", True),
         ("max_checkpoint_size", 0), ("max_checkpoint_size", 1.5), ("max_inflight_bytes", -1),
         ("retain", 0), ("retain", True), ("retain", "5"), ("tolerable_failures", -1),
@@ -127,3 +127,8 @@ def test_store_and_data_dir_must_agree(store: str) -> None:
 def test_a_store_that_is_no_place_is_refused() -> None:
     with pytest.raises(InvalidUseError, match="path or a URL"):
         CheckpointConfig(interval="1s").place("")
+
+
+def test_a_store_that_cannot_be_written_is_waited_for_ten_minutes_unless_told_otherwise() -> None:
+    assert CheckpointConfig().storage_timeout_ms == 600_000
+    assert CheckpointConfig(storage_timeout="1h").storage_timeout_ms == 3_600_000

@@ -13,11 +13,11 @@ from test_log import commit, takeover
 
 from tidegate.core import events, orders
 from tidegate.core.attempt import CheckpointPhase
+from tidegate.core.budget import PublishBudget
 from tidegate.core.coordinate import (
     ABORTS_PER_COLLECTION,
     REQUESTS_MAX,
     STORY_LENGTH,
-    UNPUBLISHED_STEPS_MAX,
     CoordinatorMetrics,
     DistributedCheckpointConfig,
     DistributedCheckpointCoordinator,
@@ -25,6 +25,7 @@ from tidegate.core.coordinate import (
 )
 from tidegate.core.log import Commit, LogView
 from tidegate.core.manifest import CommittableEntry, ObjectEntry
+from tidegate.core.publish import STEPS_MAX
 from tidegate.core.resolve import AlreadyFinished, resolve
 from tidegate.core.retain import garbage
 from tidegate.errors import (
@@ -530,12 +531,40 @@ def test_a_checkpoint_right_after_a_restore_has_the_restored_parent() -> None:
 
 def test_too_many_unpublished_epochs_hold_back_the_next_checkpoint() -> None:
     driver = Driver().start()
-    for _ in range(UNPUBLISHED_STEPS_MAX + 1):
+    for _ in range(STEPS_MAX + 1):
         driver.checkpoint(publish=False)
     driver.tell(events.TriggerRequested("held"))
     assert driver.machine.attempt is None
     driver.tell(events.Published(1))
     assert driver.machine.attempt is not None
+
+
+def test_a_checkpoint_that_somebody_asked_for_is_shown_at_once_and_others_wait() -> None:
+    budget = PublishBudget(1, 100_000)
+    driver = Driver(checkpoint_interval_ms=100, publish_budgets={"out": budget}).start()
+
+    def periodic(at_ms: int) -> int:
+        driver.tick(at_ms)
+        attempt = driver.machine.attempt
+        assert attempt is not None
+        for node in sorted(EVERYONE):
+            driver.tell(events.NodePrepared(make_ack(node, attempt.checkpoint_id)))
+        driver.answer()
+        return attempt.epoch
+
+    first, second = periodic(100), None
+    assert driver.last(orders.Publish).epoch == first, "there was a token"
+    driver.tell(events.Published(first))
+    second = periodic(200)
+    assert driver.last(orders.Publish).epoch == first
+    assert not driver.machine.is_public(second)
+    driver.checkpoint()
+    shown = driver.last(orders.Publish)
+    assert {entry.epoch for entry in shown.committables} == {second, second + 1}
+    assert driver.machine.is_public(second + 1)
+    third = periodic(300)
+    driver.tell(events.StopRequested())
+    assert driver.last(orders.Publish).epoch == third, "a stop shows what is committed"
 
 
 # -- schedule 16: garbage ------------------------------------------------------------------------------------

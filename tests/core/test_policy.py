@@ -40,6 +40,7 @@ def test_more_than_one_checkpoint_at_a_time_is_refused_with_the_reason(count: in
         {"gc_retain_count": 0},
         {"put_retry_ms": 0},
         {"publish_tries_max": 0},
+        {"publish_give_up_ms": -1},
         {"unaligned_threshold_ms": -1},
         {"unaligned_threshold_ms": 300_000},
         {"min_pause_ms": -1},

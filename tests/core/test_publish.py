@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from driving import make_manifest
 
+from tidegate.core.budget import PublishBudget
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry
 from tidegate.core.orders import Hide, Publish
-from tidegate.core.publish import Publisher
+from tidegate.core.publish import WAITING_MAX, Publisher
 
 A = CommittableEntry("out", 0, 0, 1, {"file": "a"}, 1)
 B = CommittableEntry("out", 0, 0, 2, {"file": "b"}, 2)
@@ -57,10 +58,19 @@ def test_a_failed_publish_is_tried_again_later_until_it_is_exhausted() -> None:
     for tries, wait_ms in enumerate((10, 20, 40), start=1):
         assert sink.next(0, 1_000 * tries) == Publish(1, 0, (A,))
         assert sink.failed(1_000 * tries, epoch=1)
-        assert sink.deadline_ms == 1_000 * tries + wait_ms
+        assert sink.deadline_ms(0) == 1_000 * tries + wait_ms
         assert sink.next(0, 1_000 * tries + wait_ms - 1) is None
     assert sink.exhausted
     assert sink.carried() == (A,)
+
+
+def test_a_publish_is_given_up_only_after_its_time() -> None:
+    sink = Publisher(10, 1, 5_000)
+    sink.committed(manifest(1, A))
+    for now_ms, exhausted in ((1_000, False), (5_999, False), (6_100, True)):
+        sink.next(0, now_ms)
+        sink.failed(now_ms, epoch=1)
+        assert sink.exhausted is exhausted
 
 
 def test_a_success_forgets_the_failures() -> None:
@@ -71,7 +81,7 @@ def test_a_success_forgets_the_failures() -> None:
     sink.next(0, 100)
     sink.succeeded(epoch=1)
     assert not sink.exhausted
-    assert sink.deadline_ms is None
+    assert sink.deadline_ms(0) is None
 
 
 def test_a_recovery_hides_first_and_then_publishes_the_head_again() -> None:
@@ -110,3 +120,112 @@ def test_a_recovery_while_a_step_is_under_way_is_a_bug() -> None:
     sink.next(0, 0)
     with pytest.raises(AssertionError, match="under way"):
         sink.recover(None, None)
+
+
+# -- sinks that wait -----------------------------------------------------------------------------------------
+
+SLOW = PublishBudget(1, 1_000)
+
+
+def of_epoch(epoch: int, operator: str = "out", subtask: int = 0) -> CommittableEntry:
+    return CommittableEntry(operator, subtask, 0, epoch, {"file": f"{operator}{epoch}"}, epoch)
+
+
+def waiting_publisher(*operators: str) -> Publisher:
+    """Has used up its token."""
+    sink = Publisher(10, 3, budgets=dict.fromkeys(operators or ("out",), SLOW))
+    sink.committed(manifest(1, A))
+    assert sink.next(0, 0) == Publish(1, 0, (A,))
+    sink.succeeded(epoch=1)
+    return sink
+
+
+def test_epochs_wait_for_a_token_and_are_shown_together_and_named_meanwhile() -> None:
+    sink = waiting_publisher()
+    sink.committed(manifest(2, of_epoch(2)))
+    assert (sink.next(0, 1), sink.backlog, sink.deadline_ms(1)) == (None, 0, 1_000)
+    sink.committed(manifest(3, of_epoch(2), of_epoch(3)))
+    assert sink.carried() == (of_epoch(2), of_epoch(3))
+    assert sink.next(0, 999) is None
+    assert sink.next(0, 1_000) == Publish(3, 0, (of_epoch(2), of_epoch(3)))
+    assert (sink.backlog, sink.deadline_ms(1_000)) == (1, None)
+    assert sink.succeeded(epoch=3)
+    assert (sink.carried(), sink.backlog) == ((), 0)
+
+
+def test_what_somebody_wants_to_see_does_not_wait_and_costs_no_token() -> None:
+    sink = Publisher(10, 3, budgets={"out": SLOW})
+    sink.committed(manifest(1, A))
+    sink.flush()
+    assert sink.backlog == 1
+    assert sink.next(0, 0) == Publish(1, 0, (A,))
+    sink.succeeded(epoch=1)
+    sink.committed(manifest(2, of_epoch(2)))
+    assert sink.next(0, 0) is not None, "the token is still there"
+    sink.succeeded(epoch=2)
+    sink.committed(manifest(3, of_epoch(3)))
+    assert sink.next(0, 0) is None
+
+
+def test_nothing_waits_once_the_job_is_about_to_end() -> None:
+    sink = waiting_publisher()
+    sink.hurry()
+    sink.committed(manifest(2, of_epoch(2)))
+    assert sink.backlog == 1
+    assert sink.next(0, 1) == Publish(2, 0, (of_epoch(2),))
+
+
+def test_a_recovery_publishes_all_that_the_head_names() -> None:
+    sink = waiting_publisher()
+    sink.committed(manifest(2, of_epoch(2)))
+    sink.recover(HIDE, manifest(3, of_epoch(2), of_epoch(3)))
+    assert sink.next(4, 1) == HIDE
+    sink.succeeded(gang=4)
+    assert sink.next(4, 1) == Publish(3, 4, (of_epoch(2), of_epoch(3)))
+
+
+def test_sinks_without_a_budget_do_not_wait_for_those_with_one() -> None:
+    sink = waiting_publisher()
+    sink.committed(manifest(2, of_epoch(2), of_epoch(2, "other")))
+    assert sink.next(0, 1) == Publish(2, 0, (of_epoch(2, "other"),))
+    sink.succeeded(epoch=2)
+    sink.committed(manifest(3, of_epoch(2), of_epoch(3), of_epoch(3, "other")))
+    assert sink.next(0, 1_000) == Publish(3, 0, (of_epoch(3, "other"), of_epoch(2), of_epoch(3)))
+
+
+def test_sinks_with_equal_budgets_show_the_same_epochs() -> None:
+    sink = waiting_publisher("out", "other")
+    sink.committed(manifest(2, of_epoch(2), of_epoch(2, "other")))
+    assert sink.next(0, 1) is None
+    assert sink.next(0, 1_000) == Publish(2, 0, (of_epoch(2), of_epoch(2, "other")))
+
+
+def test_so_much_may_wait_and_no_more() -> None:
+    sink = waiting_publisher()
+    sink.committed(manifest(2, *(of_epoch(2, subtask=subtask) for subtask in range(WAITING_MAX - 1))))
+    assert sink.next(0, 1) is None
+    sink.committed(manifest(3, of_epoch(3)))
+    order = sink.next(0, 1)
+    assert isinstance(order, Publish) and len(order.committables) == WAITING_MAX
+
+
+def test_a_sink_that_does_not_come_to_an_end_holds_back_checkpoints() -> None:
+    sink = waiting_publisher()
+    sink.committed(manifest(2, of_epoch(2)))
+    sink.next(0, 1_000)
+    sink.committed(manifest(3, *(of_epoch(3, subtask=subtask) for subtask in range(2 * WAITING_MAX))))
+    assert not sink.crowded
+    sink.committed(manifest(4, of_epoch(4)))
+    assert sink.crowded
+
+
+def test_a_failed_publish_is_not_overtaken_by_what_waits() -> None:
+    sink = waiting_publisher()
+    sink.committed(manifest(2, of_epoch(2)))
+    sink.next(0, 1_000)
+    sink.failed(1_000, epoch=2)
+    sink.committed(manifest(3, of_epoch(2), of_epoch(3)))
+    assert sink.deadline_ms(1_000) == 1_010
+    assert sink.next(0, 2_000) == Publish(2, 0, (of_epoch(2),))
+    sink.succeeded(epoch=2)
+    assert sink.next(0, 2_000) == Publish(3, 0, (of_epoch(3),))

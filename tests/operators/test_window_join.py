@@ -34,8 +34,8 @@ def expected(left: pa.Table, right: pa.Table, spec: WindowJoin) -> list[tuple[ob
     back = math.ceil(window.size / window.slide)
     placed = f"SELECT *, {floored} - back * {window.slide} AS start FROM {{}}, range({back}) AS r(back)"
     columns = [f"l.{key}" for key in spec.keys] + ["l.start", f"l.start + {window.size}"]
-    columns += [f"l.{name}" for name in spec.left.names if name not in spec.keys]
-    columns += [f'r."{name}"' for name in spec.right.names if name not in spec.keys]
+    columns += [f"l.{name}" for name in spec.inputs[0].schema.names if name not in spec.keys]
+    columns += [f'r."{name}"' for name in spec.inputs[1].schema.names if name not in spec.keys]
     matches = " AND ".join(f"l.{key} = r.{key}" for key in spec.keys)
     with duckdb.connect() as connection:
         connection.register("a", left)
@@ -70,7 +70,7 @@ def test_pairs_equal_one_batch_join(window: Window, keys: tuple[str, ...], paral
     spec = join_spec(left.schema, right.schema, keys, window)
     gang = JoinGang(spec, parallelism)
     result = run(gang, left, right, 100)
-    assert result.schema == spec.output
+    assert result.schema == spec.schema
     assert sorted_rows(result) == expected(left, right, spec)
     assert gang.late_rows == 0 and result.num_rows
 

@@ -13,7 +13,7 @@ from tidegate.operators.join import WindowJoin
 from tidegate.operators.window import Window
 from tidegate.plan.operator import Operator
 from tidegate.plan.schemas import aggregate_type
-from tidegate.state.functions import AggregateColumn
+from tidegate.state.functions import AggregateColumn, plain
 from tidegate.state.keygroups import partition
 from tidegate.state.partial import partial_schema
 from tidegate.state.run import Frozen, Restored
@@ -37,10 +37,11 @@ class AggregateGang:
     def __post_init__(self) -> None:
         self.partials = partial_schema(self.keys, self.aggregates, self.schema)
         time = self.schema.field(self.event_time).type
+        plain_schema = pa.schema([each.with_type(plain(each.type)) for each in self.schema])
         self.output = pa.schema(
             [self.schema.field(key) for key in self.keys]
             + [pa.field("window_start", time), pa.field("window_end", time)]
-            + [pa.field(a.name, aggregate_type(a, self.schema)) for a in self.aggregates]
+            + [pa.field(a.name, aggregate_type(a, plain_schema)) for a in self.aggregates]
         )
         self.sender = build(
             pre_aggregate(

@@ -137,8 +137,8 @@ def test_ports_stay_apart_below_the_barrier_of_a_join(bids: tg.Stream, people: t
 @pytest.mark.parametrize(
     ("config", "mode"),
     [
-        (None, "checkpoint=aligned→unaligned after 30s"),
-        (ON, "checkpoint=aligned→unaligned after 30s"),
+        (None, "checkpoint=aligned→unaligned after 1s"),
+        (ON, "checkpoint=aligned→unaligned after 1s"),
         (replace(ON, alignment_timeout="200ms"), "checkpoint=aligned→unaligned after 200ms"),
         (replace(ON, unaligned="always"), "checkpoint=unaligned"),
         (replace(ON, unaligned="never"), "checkpoint=aligned-only: unaligned=never"),

@@ -24,7 +24,8 @@ from tidegate.core.manifest import CheckpointManifest
 from tidegate.operators.source import Read
 from tidegate.runtime.begin import coordinator_config
 from tidegate.runtime.host import Launch
-from tidegate.runtime.leader import Leader, LeaderSetup
+from tidegate.runtime.leader import Leader
+from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.node import Node

@@ -30,7 +30,7 @@ def pipeline(source: GatedSource, out: Path) -> tg.Pipeline:
     """Rows as they come, and all of them counted at the end: state that is too large to be inline."""
     rows = tg.from_source(source)
     counted = rows.key_by("key").window(tg.tumbling("10h")).aggregate(n=tg.count(), total=tg.sum("value"))
-    return tg.Pipeline("w", rows.write_parquet(out / "rows"), counted.write_parquet(out / "counts"))
+    return tg.Pipeline("w", rows.write_parquet(out / "rows", publish_every="0s"), counted.write_parquet(out / "counts"))
 
 
 def read(out: Path, query: str) -> list[tuple[int, ...]]:

@@ -10,6 +10,7 @@ from runtime_jobs import GatedSource, MemorySink, events, once, rows_of
 from runtime_world import World
 
 import tidegate as tg
+from tidegate.core.budget import PublishBudget
 from tidegate.core.log import Damaged, LogEntry, Takeover
 from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError, TidegateError
@@ -150,6 +151,33 @@ def test_epochs_are_published_in_order_each_by_all_sinks_before_the_next() -> No
     assert story == ["a7:4,3", "b7:1", "a9:2", "b9:5"]
 
 
+class Gathering(Noted):
+    """Takes several epochs at once."""
+
+    publish_budget = PublishBudget(1, 1_000)
+
+    def gather(self, committables: Sequence[Committable]) -> Gathering:
+        self.story.append(f"{self.name} gathers {','.join(str(one['n']) for one in committables)}")
+        return self
+
+    def show(self) -> None:
+        self.story.append(f"{self.name} shows")
+
+    def release(self) -> None:
+        self.story.append(f"{self.name} releases")
+
+
+def test_sinks_that_gather_show_all_their_epochs_one_right_after_the_other() -> None:
+    story: list[str] = []
+    stream = tg.from_source(GatedSource(events(10)))
+    sinks = [Gathering("a", story), Noted("b", story), Gathering("c", story)]
+    made = Publisher(tg.Pipeline("w", *(stream.write(sink).named(sink.name) for sink in sinks)).physical(1))
+    assert made.budgets() == {"a": Gathering.publish_budget, "c": Gathering.publish_budget}
+    made.publish([entry("c", 7, 1), entry("a", 9, 2), entry("a", 7, 3), entry("b", 7, 4), entry("b", 9, 5)])
+    assert story[:2] == ["b7:4", "b9:5"]
+    assert story[2:] == ["a gathers 3,2", "c gathers 1", "a shows", "c shows", "a releases", "c releases"]
+
+
 def test_committables_of_an_unknown_sink_stop_the_start() -> None:
     made, _ = publisher()
     with pytest.raises(InvalidUseError, match="no such sink"):
@@ -158,9 +186,9 @@ def test_committables_of_an_unknown_sink_stop_the_start() -> None:
 
 def test_each_sink_hides_and_sweeps_its_own() -> None:
     made, story = publisher()
-    made.hide([entry("b", 1, 1), entry("a", 2, 2)])
+    made.hide([entry("b", 1, 1), entry("a", 2, 2), entry("b", 3, 3)])
     made.sweep(5, [entry("a", 1, 1)])
-    assert story == ["hide b:1", "hide a:2", "sweep a below 5 but [1]", "sweep b below 5 but []"]
+    assert story == ["hide b:1,3", "hide a:2", "sweep a below 5 but [1]", "sweep b below 5 but []"]
 
 
 def test_one_sink_that_cannot_hide_is_enough() -> None:

@@ -74,6 +74,18 @@ def test_a_job_goes_on_from_a_savepoint_in_a_new_store_at_another_parallelism(
     assert sorted(rows(first_part) + rows(tmp_path / "out")) == rows(tmp_path / "whole")
 
 
+def test_what_collect_had_is_not_in_a_savepoint_and_a_start_in_another_store_says_so(tmp_path: Path) -> None:
+    pipeline = tg.Pipeline("rows", tg.generate(rows=ROWS, rows_per_second=30_000, keys=50).collect())
+    first = start(pipeline, tmp_path / "store", 2)
+    wait_for_checkpoints(first, 2)
+    first.stop(savepoint=str(tmp_path / "savepoint"))
+    with pytest.raises(InvalidUseError, match=r"write_parquet.*append=True"):
+        start(pipeline, tmp_path / "other", 2, tmp_path / "savepoint")
+    rest = start(pipeline, tmp_path / "other", 2, tmp_path / "savepoint", append=True)
+    assert rest.await_termination(60)
+    assert first.collect().num_rows + rest.collect().num_rows == ROWS
+
+
 def test_a_savepoint_that_does_not_fit_the_plan_is_refused(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
     with pytest.raises(InvalidUseError, match="counts"):
         start(counted(tmp_path / "out", size="2s"), tmp_path / "store", 1, saved[1])

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from runtime_jobs import GatedSource, events, rows_of
 
 from tidegate.errors import InvalidUseError
-from tidegate.plan.connector import Split
-from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
+from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.source import SourceReader, compress, expand, floors
 from tidegate.runtime.splits import SplitList
 from tidegate.state.run import Frozen, Restored
+from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME
 
 TABLE = events(120)
 
@@ -198,7 +198,7 @@ def _cost_of_freezing(splits: Sequence[Split]) -> tuple[int, int]:
     """Lines run and bytes allocated at most by a checkpoint of a subtask that goes on where others were."""
     source = GatedSource(TABLE, splits=1)
     before = [SourceReader("s", source, splits, n, 2) for n in range(2)]
-    before[0]._position, before[1]._position = 40, 90
+    before[0]._next, before[1]._next = 40, 90
     frozen = [Restored(n, dict(each.freeze().meta)) for n, each in enumerate(before)]
     frozen[1].meta["begun"] = [[181, 3, 5], [182, 1, 2]]
     reader = SourceReader("s", source, splits, 0, 3)
@@ -240,3 +240,45 @@ def test_compressed_numbers_come_back(numbers: set[int]) -> None:
 
 def test_a_share_of_many_splits_is_one_triple() -> None:
     assert len(compress(range(3, 10_000, 7))) == 1
+
+
+class Overlapping(GatedSource):
+    """Splits that are all about the same time: every third row of the table is in the same one."""
+
+    def splits(self) -> list[Split]:
+        return [Split(str(number), number, self.table.num_rows // 3) for number in range(3)]
+
+    def open(self, split: Split, offset: Offset) -> Strided:
+        return Strided(self.table.column("ts").to_pylist()[int(split.id) :: 3], int(str(offset or 0)))
+
+
+class Strided:
+    def __init__(self, times: list[int], at: int) -> None:
+        self._times, self.offset = times, at
+
+    def poll(self, max_rows: int) -> Polled:
+        times = self._times[self.offset : self.offset + max_rows]
+        self.offset += len(times)
+        batch = pa.RecordBatch.from_pydict({"ts": times})
+        return Polled(batch, len(times), max(times), self.offset >= len(self._times))
+
+    def close(self) -> None:
+        return None
+
+
+def test_splits_of_the_same_time_are_read_by_turns_where_rows_wait_for_the_watermark() -> None:
+    table = pa.table({"ts": list(range(30))})
+    source = Overlapping(table)
+    reader = SourceReader("s", source, source.splits(), 0, 1, open_max=2)
+    seen: list[list[int]] = []
+    told = []
+    while not reader.finished:
+        seen.append(reader.poll(2).batch.column("ts").to_pylist())
+        told.append(reader.watermark)
+        again = SourceReader("s", source, source.splits(), 0, 1, open_max=2)
+        again.restore([Restored(0, dict(reader.freeze().meta))])
+        reader.close()
+        reader = again
+    assert sorted(time for times in seen for time in times) == list(range(30)), "each row once, wherever it was cut"
+    assert seen[:4] == [[0, 3], [1, 4], [6, 9], [7, 10]], "two by turns, the third when one is done"
+    assert told == sorted(told)

@@ -14,10 +14,10 @@ from tidegate.core.subtask import Subtask
 from tidegate.operators.source import Read
 from tidegate.plan.connector import Polled, Source
 from tidegate.plan.physical import Edge, Stage
-from tidegate.plan.units import END_OF_TIME
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.task import WATERMARK_INTERVAL_MS, StageTask
 from tidegate.state.run import Frozen, Restored
+from tidegate.values import END_OF_TIME
 
 ROWS = pa.schema([("ts", pa.int64())])
 
@@ -27,7 +27,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.rows_read = 0
-        self.idle = self.finished = False
+        self.idle = self.finished = self.exact = False
 
     @property
     def rows(self) -> int:

@@ -98,6 +98,26 @@ def kill_one(job: Job, chance: random.Random) -> None:
             os.kill(chance.choice(nodes)["pid"], signal.SIGKILL)
 
 
+def test_no_row_of_a_streaming_frame_is_late_that_structured_streaming_would_take(spark: SparkSession, tmp_path: Path) -> None:
+    """Files of one trigger are read side by side and are all about the same hours."""
+    chance, folder = random.Random(5), tmp_path / "in"
+    folder.mkdir()
+    for number in range(8):
+        hours = number // 4 * 3_600_000
+        times = [hours + chance.randrange(3_600_000) for _ in range(12_500)]
+        pq.write_table(pa.table({"n": [chance.randrange(50) for _ in times], "ts": times}), folder / f"{number}.parquet")
+    files = spark.readStream.schema("n long, ts long").option("maxFilesPerTrigger", 4).parquet(str(folder))
+    stream = tg.from_dataframe(files, event_time="ts", trigger="available_now")
+    per_minute = stream.key_by("n").window(tg.tumbling("1m")).aggregate(c=tg.count())
+    pipeline = tg.Pipeline("late", per_minute.write_parquet(tmp_path / "out"))
+    job = pipeline.start(spark, parallelism=2, store=tmp_path / "store", checkpoint=OFTEN)
+    assert job.await_termination(120)
+    rows = spark.read.parquet(str(folder)).groupBy("n", (sf.floor(sf.col("ts") / 60_000) * 60_000).alias("w")).count()
+    found = pq.read_table(tmp_path / "out").select(["n", "window_start", "c"]).to_pylist()
+    assert job.metrics()["late_rows"] == 0
+    assert sorted(tuple(row.values()) for row in found) == sorted(tuple(row) for row in rows.collect())
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_streaming_frame_killed_at_random_moments_delivers_every_row_once(
     spark: SparkSession, tmp_path: Path, seed: int

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import FileIO
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.errors import InvalidUseError, RetryableError
+from tidegate.errors import InvalidUseError, RetryableError, StorageRefused, StorageUnavailable
 from tidegate.store import durable
 from tidegate.store.durable import (
     AROUND_CACHE_MIN,
@@ -285,3 +287,123 @@ def test_a_directory_that_always_vanishes_is_an_error_and_no_endless_loop(tmp_pa
     monkeypatch.setattr(durable, "FileIO", gone)
     with pytest.raises(RetryableError, match="keeps vanishing"):
         DurableFileStore(tmp_path).put("a/b", b"x")
+
+
+def test_a_name_that_is_taken_is_synced_before_anybody_acts_on_it(tmp_path: Path, monkeypatch) -> None:
+    """The entry may be our own, from a try whose sync failed: then it must be on the disk before it counts as written."""
+    store, real, directories = DurableFileStore(tmp_path), os.fsync, []
+
+    def first_fails(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            directories.append(descriptor)
+            if len(directories) == 1:
+                raise OSError(errno.EIO, "input/output error")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", first_fails)
+    with pytest.raises(StorageUnavailable):
+        store.create("a", b"x")
+    assert store.create("a", b"x") is False
+    assert len(directories) == 2
+
+
+def test_a_directory_whose_name_could_not_be_synced_is_synced_by_the_next_write(tmp_path: Path, monkeypatch) -> None:
+    store, real, synced, broken = DurableFileStore(tmp_path), os.fsync, [], [True]
+
+    def fsync(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        if name == tmp_path.name and broken:
+            broken.clear()
+            raise OSError(errno.EIO, "input/output error")
+        synced.append(name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StorageUnavailable):
+        store.put("log/0", b"x")
+    store.put("log/0", b"x")
+    store.put("log/1", b"x")
+    assert synced.count(tmp_path.name) == 1
+
+
+# -- what killed writers leave -------------------------------------------------------------------------------------
+
+
+def abandoned(path: Path, age_s: float) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"half")
+    os.utime(path, (path.stat().st_atime, path.stat().st_mtime - age_s))
+    return path
+
+
+def test_a_temporary_file_of_a_killed_writer_is_swept_and_its_empty_directory_goes_too(tmp_path: Path) -> None:
+    program = f"""if True:
+        import os, signal
+        from pathlib import Path
+        from tidegate.store.durable import DurableFileStore
+        os.replace = lambda source, target: os.kill(os.getpid(), signal.SIGKILL)
+        DurableFileStore(Path({str(tmp_path)!r})).put("job/checkpoints/7/0.arrow", b"x" * 100)
+    """
+    subprocess.run([sys.executable, "-c", program], check=False)
+    (left,) = [file for file in tmp_path.rglob("*") if file.is_file()]
+    store = DurableFileStore(tmp_path)
+    assert store.sweep("job") == 0, "it is too young to be judged"
+    os.utime(left, (0, left.stat().st_mtime - 61))
+    store.put("job/log/0", b"x")
+    assert store.sweep("job") == 1
+    assert not left.parent.exists()
+    assert store.get("job/log/0") == b"x"
+
+
+def test_what_a_live_writer_is_writing_is_not_swept_however_long_it_takes(tmp_path: Path, monkeypatch) -> None:
+    store, real, swept = DurableFileStore(tmp_path), os.fsync, []
+
+    def slow(descriptor: int) -> None:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            os.utime(descriptor, (0, 0))
+            swept.append(DurableFileStore(tmp_path).sweep(""))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    store.put("a", b"x")
+    assert store.create("b", b"y")
+    assert swept == [0, 0] and store.get("a") == b"x"
+
+
+@pytest.mark.parametrize(("age_s", "swept"), [(61, 0), (3_700, 1)])
+def test_where_there_are_no_locks_only_age_counts(tmp_path: Path, monkeypatch, age_s: int, swept: int) -> None:
+    def no_locks(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    abandoned(tmp_path / "job" / f"{TEMPORARY_PREFIX}1", age_s)
+    store = DurableFileStore(tmp_path)
+    store.put("job/a", b"x")
+    assert store.sweep("job") == swept
+    assert store.sweep("nothing/here") == 0
+
+
+# -- what the system refuses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "says"),
+    [
+        (errno.EROFS, StorageRefused, "read-only"),
+        (errno.EACCES, StorageRefused, "change its permissions"),
+        (errno.EPERM, StorageRefused, "change its permissions"),
+        (errno.ENOSPC, StorageUnavailable, "make room"),
+        (errno.EDQUOT, StorageUnavailable, "quota"),
+        (errno.EIO, StorageUnavailable, "input/output"),
+        (errno.ESTALE, StorageUnavailable, "stale"),
+        (errno.EHOSTDOWN, StorageUnavailable, "host is down"),
+    ],
+)
+def test_an_error_of_the_file_system_says_whether_it_may_pass(tmp_path: Path, monkeypatch, number: int, kind, says: str) -> None:
+    def fails(source: str, target: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", fails)
+    with pytest.raises(kind, match=says):
+        DurableFileStore(tmp_path).create("a", b"x")
+    assert os.listdir(tmp_path) == []

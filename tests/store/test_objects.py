@@ -9,7 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import tidegate.store.objects as objects
-from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError
+from tidegate.errors import (
+    CorruptDataError,
+    InvalidUseError,
+    RetryableError,
+    StorageRefused,
+    StorageUnavailable,
+)
 from tidegate.store.base import Store
 from tidegate.store.open import check_writable, open_store
 
@@ -160,3 +166,40 @@ def test_a_message_carries_no_query_and_no_debug_dump(store, script) -> None:
 )
 def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
     assert objects.bare_url(url) == shown
+
+
+S3_ERROR = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{}</Code><Message>no</Message></Error>'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "says"),
+    [
+        (403, S3_ERROR.format("RequestTimeTooSkewed"), StorageUnavailable, "RequestTimeTooSkewed, .* set the clock"),
+        (400, S3_ERROR.format("ExpiredToken"), StorageUnavailable, "ExpiredToken, .* renew them"),
+        (403, S3_ERROR.format("ExpiredToken"), StorageUnavailable, "ExpiredToken, .* renew them"),
+        (400, S3_ERROR.format("SlowDown"), StorageUnavailable, "SlowDown, .* busy"),
+        (403, S3_ERROR.format("AccessDenied"), StorageRefused, "AccessDenied, .* change the policy"),
+        (403, S3_ERROR.format("SignatureDoesNotMatch"), StorageRefused, "check the credentials"),
+        (404, S3_ERROR.format("NoSuchBucket"), StorageRefused, "is there such a bucket"),
+        (403, "", StorageRefused, "403"),
+        (401, '{"error": {"code": "InvalidAuthenticationToken"}}', StorageRefused, "InvalidAuthenticationToken"),
+        (400, S3_ERROR.format("MalformedXML"), InvalidUseError, "MalformedXML"),
+    ],
+)
+def test_an_answer_says_whether_it_may_pass_and_names_its_reason(store, script, status: int, body: str, kind, says: str) -> None:
+    script.answers["PUT"] = (status, body.encode())
+    with pytest.raises(InvalidUseError if kind is InvalidUseError else kind, match=says) as caught:
+        store.create("a", b"x")
+    assert type(caught.value) is kind
+    assert "<" not in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(InvalidUseError, match=f"the store cannot be used: .*{says}"):
+        check_writable(store)
+
+
+def test_a_bucket_that_is_gone_says_nothing_about_the_objects_in_it(store, script) -> None:
+    script.answers["GET"] = (404, S3_ERROR.format("NoSuchBucket").encode())
+    with pytest.raises(StorageRefused):
+        store.get("a")
+    script.answers["GET"] = (404, S3_ERROR.format("NoSuchKey").encode())
+    with pytest.raises(FileNotFoundError):
+        store.get("a")

@@ -60,3 +60,32 @@ def test_a_place_that_is_no_directory_cannot_be_used(tmp_path: Path) -> None:
 def test_a_read_only_place_cannot_be_used() -> None:
     with pytest.raises(InvalidUseError, match="the store cannot be used"):
         check_writable(open_store("/proc/tidegate"))
+
+
+@pytest.mark.parametrize("path", ["/proc/store", "/proc/self/store", "/sys/store", "/dev/null", "/dev/store", "/proc"])
+def test_a_directory_of_the_kernel_is_refused_in_one_clear_sentence(path: str) -> None:
+    with pytest.raises(InvalidUseError, match=f"not files on a disk, choose another directory path={path}$"):
+        open_store(path)
+
+
+def test_shared_memory_and_what_a_link_leads_to_are_directories_like_others(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_store("/dev/shm/store")
+    check_writable(open_store("/proc/self/cwd/store"))
+    assert (tmp_path / "store").is_dir()
+
+
+@pytest.mark.parametrize("path", ["file", "file/store"])
+def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidUseError, match=r"the store cannot be used: .*not a directory.* url=file://"):
+        check_writable(open_store(tmp_path / path))
+
+
+def test_a_file_system_that_makes_no_directories_is_refused(tmp_path: Path, monkeypatch) -> None:
+    def makes_none(folder: Path) -> None:
+        raise FileNotFoundError(2, "no such file or directory")
+
+    monkeypatch.setattr(Path, "mkdir", makes_none)
+    with pytest.raises(InvalidUseError, match="choose a directory on a disk"):
+        check_writable(open_store(tmp_path / "store"))

@@ -18,6 +18,7 @@ from pressure import (
     windows,
 )
 
+from tidegate.core.config import CheckpointConfig
 from tidegate.errors import CheckpointAbortedError
 
 
@@ -75,6 +76,16 @@ def test_always_does_not_wait_at_all(tmp_path: Path) -> None:
         begun = time.monotonic()
         took_unaligned(job)
         assert time.monotonic() - begun < 1.0
+    assert found_windows(scene.finish().collect()) == windows(scene.sources[0].all_rows())
+
+
+def test_a_function_that_holds_everything_up_delays_a_commit_by_seconds_with_default_settings(tmp_path: Path) -> None:
+    scene = gate_before_aggregation(tmp_path)
+    with scene.running(alignment_timeout=CheckpointConfig().alignment_timeout) as job:
+        scene.paused_everywhere(job)
+        begun = time.monotonic()
+        took_unaligned(job)
+        assert time.monotonic() - begun < 5.0
     assert found_windows(scene.finish().collect()) == windows(scene.sources[0].all_rows())
 
 

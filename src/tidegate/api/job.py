@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.core.duration import Duration, parse_duration_ms
+from tidegate.core.problems import Problem
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
 from tidegate.runtime.interrupt import plain_interrupts
 from tidegate.runtime.leader import Leader
@@ -36,6 +37,11 @@ class Job:
     def error(self) -> JobFailedError | None:
         """Why the job failed, if it did."""
         return self._leader.error
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What is wrong with the store and the sinks now, since when and what to do; the oldest first, none while all is well."""
+        return self._leader.problems
 
     @property
     def restored_from(self) -> int | None:

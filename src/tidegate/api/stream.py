@@ -183,7 +183,11 @@ class Stream:
         return Stream(Late(schema=rows.schema, event_time=None, inputs=(node,)))
 
     def write_parquet(self, path: str | os.PathLike[str], **options: Any) -> Output:
-        """Into a directory of Parquet files that shows committed epochs only."""
+        """Into a directory of Parquet files that shows committed epochs only.
+
+        ``publish_every``: how often they appear, merged into few files. By default the first eight epochs at once, then all
+        that is committed every ten seconds; ``"0s"`` shows every epoch at once, in files of its own.
+        """
         from tidegate.api.sources import checked_call
         from tidegate.connectors.parquet import ParquetSink
 
@@ -392,7 +396,7 @@ class Output:
         return Output(_named(self._node, name))
 
     def to_dataframe(self, spark: Any) -> Any:
-        """The rows that are committed now, as a Spark DataFrame. For ``write_parquet``; a job does it for ``collect`` too."""
+        """The rows that are published now, as a Spark DataFrame. For ``write_parquet``; a job does it for ``collect`` too."""
         from tidegate.spark.frames import committed_rows
 
         node = self._node

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import tidegate as tg
 from tidegate.plan.connector import Offset, Polled, Split
-from tidegate.plan.operator import PIECE_ROWS
+from tidegate.state.run import PIECE_ROWS
 
 THROTTLE_S = 0.05
 WINDOW_MS = 1_000

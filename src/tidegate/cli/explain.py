@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from tidegate.cli.load import load_pipeline
+from tidegate.cli.load import load_for_spark
 from tidegate.cli.output import Output
 
 HELP = "show a pipeline's physical plan"
@@ -26,7 +26,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, output: Output) -> int:
     """``--json`` is ``--format json`` on one line."""
-    pipeline = load_pipeline(arguments.file)
+    pipeline = load_for_spark(arguments.file)
     wanted = "json" if output.as_json else arguments.format
     plan = pipeline.explain(parallelism=arguments.parallelism, format=wanted)
     output.say(plan)

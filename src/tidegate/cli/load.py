@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tidegate.api.pipeline import Pipeline
 
 DEFAULT_NAME = "pipeline"
+DEFAULT_MASTER = "local[3]"
 # Not a name that can be imported: so Spark ships the file's functions by value; workers need no copy of it.
 MODULE_NAME = "__tidegate_pipeline__"
 
@@ -30,6 +31,15 @@ def load_pipeline(target: str) -> Pipeline:
     if not isinstance(found, Pipeline):
         raise InvalidUseError(f"`{name}` is a {type(found).__name__}, not a tg.Pipeline file={path}")
     return found
+
+
+def load_for_spark(target: str, master: str | None = None) -> Pipeline:
+    """The same, where a session that the file makes (``from_dataframe`` needs one) is at this master and runs this Python."""
+    from tidegate.spark.session import offered_session
+
+    path, _ = split_target(target)
+    with offered_session(master or DEFAULT_MASTER, f"tidegate {path.stem}"):
+        return load_pipeline(target)
 
 
 def split_target(target: str) -> tuple[Path, str]:

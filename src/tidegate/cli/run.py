@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.load import load_pipeline, split_target
+from tidegate.cli.load import DEFAULT_MASTER, load_for_spark, split_target
 from tidegate.cli.output import Output, shown
 from tidegate.cli.progress import Progress
 from tidegate.cli.watch import follow, summary
@@ -36,7 +36,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "file", metavar="FILE[:name]", help="Python that defines `pipeline`, or another name after a colon"
     )
-    verb.add_argument("--master", default="local[3]", help="the Spark master (default: local[3])")
+    verb.add_argument(
+        "--master", help=f"the Spark master (default: that of a session which FILE makes, else {DEFAULT_MASTER})"
+    )
     verb.add_argument("--parallelism", type=int, metavar="N", help="nodes of the gang (default: slots - 1)")
     verb.add_argument(
         "--store", metavar="DIR", help="where checkpoints go: a directory or file://, s3://, gs://, az://"
@@ -61,22 +63,40 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace, output: Output) -> int:
     """Blocks until the job has ended. Interrupting it stops the job in good order."""
     from tidegate.core.config import CheckpointConfig
-    from tidegate.spark.session import local_session
 
     path, _ = split_target(arguments.file)
     if arguments.interval is not None and arguments.store is None:
         raise InvalidUseError(f"checkpoints need a place: give --store with a directory or a URL interval={arguments.interval}")
     checkpoint = CheckpointConfig(interval=arguments.interval, unaligned=arguments.unaligned)
-    pipeline = load_pipeline(arguments.file)
-    _check_place(arguments.parallelism, checkpoint.place(arguments.store))
     _workers_find_modules_beside(path)
-    spark = local_session(arguments.master, f"tidegate {pipeline.name}")
+    pipeline = load_for_spark(arguments.file, arguments.master)
+    _check_place(arguments.parallelism, checkpoint.place(arguments.store))
+    spark = _session(arguments.master, pipeline.name, output)
     try:
         for file in filter(None, arguments.py_files.split(",")):
             spark.sparkContext.addPyFile(file)
         return _run(pipeline, spark, checkpoint, arguments, output)
     finally:
         spark.stop()
+
+
+def _session(master: str | None, name: str, output: Output) -> SparkSession:
+    """The session that FILE has made, or one of ours. Another master than was asked for is refused, not taken in silence."""
+    from tidegate.spark.session import local_session, present_session
+
+    found = present_session()
+    if found is None:
+        return local_session(master or DEFAULT_MASTER, f"tidegate {name}")
+    spark, its_master = found
+    if master is not None and master != its_master:
+        spark.stop()
+        raise InvalidUseError(
+            "the file makes its own Spark session at another master: leave .master(…) out of it, or run without --master "
+            f"master={master} file_master={its_master}"
+        )
+    output.say(f"session of FILE  master={its_master}")
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 def _check_place(parallelism: int | None, place: str | None) -> None:

@@ -20,6 +20,9 @@ class CollectSink:
     nothing.
     """
 
+    kept_with_job = True
+    """The rows are in the job's store; a savepoint has none of them."""
+
     def __init__(self, name: str, spool: str | None = None, schema: pa.Schema | None = None) -> None:
         self.name = name
         self._schema = schema

@@ -175,10 +175,12 @@ class DataFrameStreamSource(_FrameSource):
     """The rows of a streaming DataFrame, micro-batch by micro-batch.
 
     Partition p of every micro-batch goes to lane p mod the number of lanes, and a lane is read in order. A lane that has
-    passed a micro-batch has the watermark of all of its rows, its own or not: so empty partitions hold nothing back.
+    passed a micro-batch has the watermark of all of its rows, its own or not: so empty partitions hold nothing back, and rows
+    of one micro-batch are never late for each other.
     """
 
     bounded = False
+    batched = True
     _lanes = LANES
     _token = ""
     _tail: SpoolTail | None = None
@@ -291,6 +293,11 @@ class LaneReader:
         self._event_time = event_time
         self._number, self._index, self._row = place
         self._reader: ChunkReader | None = None
+
+    @property
+    def batch(self) -> int:
+        """The number of the micro-batch that the next row is of."""
+        return self._number
 
     @property
     def offset(self) -> Offset:

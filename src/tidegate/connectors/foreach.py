@@ -4,24 +4,31 @@ A staged file moves from ``_pending`` to ``_claimed/EPOCH-NAME`` before the func
 afterwards. The claim makes the epoch of a batch a fact that survives a crash: a later manifest may name the
 same file again, and the function must be called with the same epoch as before, or nobody could tell a
 repetition from new rows.
+
+Before a file is deleted an empty ``_delivered/EPOCH-NAME.delivered`` says that the function has seen all of it. A
+file that is nowhere and has no such note is lost, and is never taken for one that was delivered. Notes of old epochs
+are forgotten: a manifest names only what was not confirmed at its cut, and few epochs are ever waiting for that.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidegate.connectors.local import file_errors, remove_file
+from tidegate.connectors.local import file_errors, file_names, remove_file
 from tidegate.connectors.spool import need_spool, read_batches, spool_directory, spool_writer
 from tidegate.connectors.staging import StagedFile, StagingDirectory, files_of
 from tidegate.connectors.writer import StagedWriter
-from tidegate.errors import InvalidUseError
+from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Committable, WriterContext
 
 CLAIMED = "_claimed"
+DELIVERED = "_delivered"
+NOTED_EPOCHS = 64
+"""Epochs whose delivered files are known by name. No manifest waits for more to be confirmed."""
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch, int], object]
 
@@ -64,12 +71,15 @@ class ForEachBatchSink:
         What the function raises comes out of here unchanged; the next call begins again with the same file.
         """
         function = self._need_function()
-        claims = [self._claim(epoch, file) for file in files_of(committables)]
+        delivered = self._delivered()
+        claims = [self._claim(epoch, file, delivered) for file in files_of(committables)]
         # A file that an earlier epoch claimed goes first: epochs never go backwards for the function.
         for path in sorted(path for path in claims if path is not None):
-            for batch in read_batches(path):
+            for batch in _read(path):
                 function(batch, _epoch_of(path))
+            self._note(os.path.basename(path))
             remove_file(path)
+        self._forget()
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """Drop these. Idempotent; what the function was already called with is left alone."""
@@ -88,7 +98,7 @@ class ForEachBatchSink:
             raise InvalidUseError("this copy of the sink is a node's: its function stayed on the driver")
         return self._function
 
-    def _claim(self, epoch: int, file: StagedFile) -> str | None:
+    def _claim(self, epoch: int, file: StagedFile, delivered: set[str] | None) -> str | None:
         """The claimed file, this epoch's or an earlier one's. ``None``: the function has seen all of it."""
         claimed = os.path.join(self._directory.path, CLAIMED)
         target = os.path.join(claimed, f"{epoch:020d}-{file.final}")
@@ -97,10 +107,67 @@ class ForEachBatchSink:
             try:
                 os.replace(self._directory.pending_path(file.pending), target)
             except FileNotFoundError:
-                found = (name for name in os.listdir(claimed) if name.partition("-")[2] == file.final)
-                return next((os.path.join(claimed, name) for name in found), None)
+                return self._claimed_before(file, delivered)
         self._directory.sync(claimed)
         return target
+
+    def _claimed_before(self, file: StagedFile, delivered: set[str] | None) -> str | None:
+        claimed = os.path.join(self._directory.path, CLAIMED)
+        found = [os.path.join(claimed, n) for n in file_names(claimed) if n.partition("-")[2] == file.final]
+        if delivered is not None and file.final in delivered:
+            for path in found:  # a crash came before it was deleted
+                remove_file(path)
+            return None
+        if found:
+            return found[0]
+        if delivered is None:
+            self._note(f"{0:020d}-{file.final}")
+            return None
+        raise _lost(self._directory.pending_path(file.pending))
+
+    def _delivered(self) -> set[str] | None:
+        """The files that the function has seen all of. ``None``: an earlier version wrote here, which noted nothing."""
+        directory = os.path.join(self._directory.path, DELIVERED)
+        noted = os.path.isdir(directory)
+        old = not noted and os.path.isdir(os.path.join(self._directory.path, CLAIMED))
+        if not noted:
+            with file_errors(directory):
+                os.makedirs(directory, exist_ok=True)
+            self._directory.sync(self._directory.path)
+        return None if old else {_noted(name) for name in file_names(directory)}
+
+    def _note(self, name: str) -> None:
+        directory = os.path.join(self._directory.path, DELIVERED)
+        with file_errors(directory), open(os.path.join(directory, f"{name}.delivered"), "wb"):
+            pass
+        self._directory.sync(directory)
+
+    def _forget(self) -> None:
+        directory = os.path.join(self._directory.path, DELIVERED)
+        names = file_names(directory)
+        epochs = sorted({_epoch_of(name) for name in names})[-NOTED_EPOCHS:]
+        for name in names:
+            if _epoch_of(name) < epochs[0]:
+                remove_file(os.path.join(directory, name))
+
+
+def _read(path: str) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from read_batches(path)
+    except FileNotFoundError as error:
+        raise _lost(path) from error
+
+
+def _lost(path: str) -> CorruptDataError:
+    return CorruptDataError(
+        "committed rows are lost: a staged file is gone and the function of for_each_batch has not seen it; put the file back "
+        f"if there is a copy, or start with restore='none' path={path}",
+        path=path,
+    )
+
+
+def _noted(name: str) -> str:
+    return name.partition("-")[2].removesuffix(".delivered")
 
 
 def _epoch_of(path: str) -> int:

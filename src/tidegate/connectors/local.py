@@ -15,19 +15,10 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError, TidegateError
+from tidegate.store.filesystem import storage_error
 
 # Hadoop and Spark also write ``file:/path``.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/", re.IGNORECASE)
-_WRONG_PLACE = {
-    errno.ENOENT: "there is no such file or directory",
-    errno.ENOTDIR: "this is not a directory, give the path of one",
-    errno.EISDIR: "this is a directory, a file is needed",
-    errno.EEXIST: "this exists already and is not a directory",
-    errno.EACCES: "this must not be read or written by this user, change its permissions",
-    errno.EPERM: "this must not be read or written by this user, change its permissions",
-    errno.EROFS: "this file system is read-only, choose another place",
-    errno.ENAMETOOLONG: "this name is too long",
-}
 
 
 def local_path(place: str | os.PathLike[str], *, name: str = "path") -> str:
@@ -82,15 +73,35 @@ def remove_file(path: str) -> None:
             return
 
 
+def moved(source: str, target: str) -> bool:
+    """Rename; False when there is nothing to rename."""
+    with file_errors(source):
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:
+            if not os.path.lexists(source):
+                return False
+            raise RetryableError(f"the directory to move a file to is not there any more path={target}") from None
+    return True
+
+
+def file_names(directory: str, *, directories: bool = False) -> list[str]:
+    """The names of the files, or of the directories, in this one, sorted; none when it is not there."""
+    with file_errors(directory):
+        try:
+            entries = list(os.scandir(directory))
+        except FileNotFoundError:
+            return []
+        return sorted(entry.name for entry in entries if (entry.is_dir() if directories else entry.is_file()))
+
+
 def _translated(error: OSError, path: str) -> TidegateError:
     if error.errno is None:
         # Arrow reports damaged pages as an OSError that has no number.
         return CorruptDataError(f"the file is damaged: {_first_line(error)} path={path}", path=path)
-    if error.errno in _WRONG_PLACE:
-        return InvalidUseError(f"{_WRONG_PLACE[error.errno]} path={path}")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RetryableError(f"the disk is full, make room path={path}")
-    return RetryableError(f"the file system failed: {os.strerror(error.errno).lower()} path={path}")
+    if error.errno == errno.ENOENT:
+        return InvalidUseError(f"there is no such file or directory path={path}")
+    return storage_error(error, "", path)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """A directory of Parquet files that shows committed epochs only.
 
-Nodes stage, the driver publishes by renaming; ``staging`` says how and why a late call can do no harm.
+Nodes stage, the driver publishes by renaming; ``staging`` says how and why a late call can do no harm. Small files
+of several subtasks and epochs are merged before they are shown, see ``merge``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.connectors.local import file_errors, local_path
+from tidegate.connectors.merge import MergedFiles
+from tidegate.connectors.parquet_merge import ParquetMerge
 from tidegate.connectors.staging import StagingDirectory
-from tidegate.connectors.writer import CHUNK_ROWS, FILE_BYTES, FileWriter, StagedWriter
+from tidegate.connectors.writer import CHUNK_ROWS, FILE_BYTES, StagedWriter
+from tidegate.core.budget import DEFAULT_BUDGET, PublishBudget
+from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import InvalidUseError
-from tidegate.plan.connector import Committable, WriterContext
+from tidegate.plan.connector import Committable, Gathered, WriterContext
 
 # Measured on six numeric columns: snappy without dictionaries writes 13 M rows/s, with them 6 M, zstd 9 M and
 # a fifth smaller. Dictionaries pay for strings.
@@ -27,6 +32,9 @@ class ParquetSink:
 
     The directory must be reachable under this path from the driver and from every node. ``durable=False``
     leaves out the syncs: then rows survive the death of any process, but not a power cut.
+
+    ``publish_every`` says how often committed epochs appear, merged into few files. ``None``: the first eight
+    at once, then all that is there every ten seconds. ``"0s"``: every epoch at once and as it was staged.
     """
 
     def __init__(
@@ -36,6 +44,7 @@ class ParquetSink:
         compression: str = "snappy",
         file_bytes: int = FILE_BYTES,
         durable: bool = True,
+        publish_every: Duration | None = None,
     ) -> None:
         self._directory = StagingDirectory(local_path(path), ".parquet", durable)
         if os.path.exists(self.path) and not os.path.isdir(self.path):
@@ -48,6 +57,9 @@ class ParquetSink:
             raise InvalidUseError(f"file_bytes must be a positive number file_bytes={file_bytes!r}")
         self._compression = compression
         self._file_bytes = file_bytes
+        self._publish_every_ms = (
+            None if publish_every is None else parse_duration_ms(publish_every, name="publish_every")
+        )
 
     def __repr__(self) -> str:
         return f"ParquetSink({self.path!r})"
@@ -69,8 +81,25 @@ class ParquetSink:
         return StagedWriter(self._directory, context, self._open_file, self._file_bytes)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> None:
-        """Rename these files into sight. Idempotent; files that were hidden stay hidden."""
-        self._directory.publish(committables)
+        """Show these, small files as one. Idempotent; what was hidden stays hidden."""
+        gathered = self.gather(committables)
+        gathered.show()
+        gathered.release()
+
+    @property
+    def publish_budget(self) -> PublishBudget | None:
+        """How often waiting epochs are shown."""
+        match self._publish_every_ms:
+            case None:
+                return DEFAULT_BUDGET
+            case 0:
+                return None
+            case every_ms:
+                return PublishBudget(1, every_ms)
+
+    def gather(self, committables: Sequence[Committable]) -> Gathered:
+        """Merge the small files of these, invisibly."""
+        return self._merged.gather(committables, merge=self._publish_every_ms != 0)
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """Delete the staged files of these. Idempotent; published files are left alone."""
@@ -81,11 +110,11 @@ class ParquetSink:
 
         A later ``commit`` of them does nothing.
         """
-        self._directory.hide(committables)
+        self._merged.hide(committables)
 
     def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Sequence[Committable]) -> None:
         """The same for all files that gangs before this one staged after this checkpoint, except ``keep``."""
-        self._directory.hide_unnamed(gang, checkpoint_id, keep)
+        self._merged.hide_unnamed(gang, checkpoint_id, keep)
 
     def claim(self, owner: str, take: bool) -> None:
         """Refuse a directory that belongs to somebody else, unless it is taken from them. Called on the driver."""
@@ -97,6 +126,7 @@ class ParquetSink:
 
     def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
         """Delete what gangs before this one staged, but for ``keep``; the names that went."""
+        self._merged.reclaim()
         return self._directory.sweep(gang, keep)
 
     def is_empty(self) -> bool:
@@ -105,9 +135,14 @@ class ParquetSink:
 
     def clear(self) -> None:
         """Delete all Parquet files here and everything staged or hidden."""
+        self._merged.clear()
         self._directory.clear()
 
-    def _open_file(self, path: str, schema: pa.Schema) -> FileWriter:
+    @property
+    def _merged(self) -> MergedFiles:
+        return MergedFiles(self._directory, ParquetMerge(self._open_file), self._file_bytes)
+
+    def _open_file(self, path: str, schema: pa.Schema) -> _ParquetFile:
         return _ParquetFile(path, schema, self._compression)
 
 
@@ -121,6 +156,9 @@ class _ParquetFile:
 
     def write_table(self, table: pa.Table) -> None:
         self._writer.write_table(table, row_group_size=CHUNK_ROWS)
+
+    def annotate(self, note: dict[bytes, bytes]) -> None:
+        self._writer.add_key_value_metadata(note)
 
     def close(self) -> None:
         self._writer.close()

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from tidegate.connectors.local import file_errors, remove_file, sync_file
+from tidegate.connectors.local import file_errors, file_names, moved, remove_file, sync_file
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Committable, WriterContext
 
@@ -62,6 +62,12 @@ def pending_name(context: WriterContext, token: str, number: int) -> str:
 def final_name(context: WriterContext, checkpoint_id: int, token: str, number: int, suffix: str) -> str:
     """The name that readers see: by it files sort in the order of their checkpoints."""
     return f"part-{checkpoint_id:016x}-{context.subtask:04d}-g{context.gang}-{token}-{number:06d}{suffix}"
+
+
+def gang_and_checkpoint(final: str) -> tuple[int, int] | None:
+    """Who staged the file with this final name, and at which checkpoint; ``None`` for another name."""
+    found = _FINAL_NAME.fullmatch(final)
+    return (int(found["gang"]), int(found["id"], 16)) if found else None
 
 
 def committable_of(context: WriterContext, files: Sequence[StagedFile]) -> Committable:
@@ -237,27 +243,21 @@ class StagingDirectory:
                 sync_file(path)
 
     def _names(self, place: str) -> list[str]:
-        directory = os.path.join(self.path, place)
-        with file_errors(directory):
-            try:
-                return sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
-            except FileNotFoundError:
-                return []
+        return file_names(os.path.join(self.path, place))
 
     def _moved(self, source: str, target: str) -> bool:
-        with file_errors(source):
-            try:
-                os.replace(source, target)
-            except FileNotFoundError:
-                return False
-        return True
+        return moved(source, target)
 
     def _check_passed(self, file: StagedFile) -> None:
         # Hidden is asked last, because a file that is being hidden goes there.
         if os.path.exists(self.final_path(file.final)) or os.path.exists(self.hidden_path(file.final)):
             return
+        raise self.gone(file)
+
+    def gone(self, file: StagedFile) -> CorruptDataError:
+        """Its rows are committed and lost."""
         path = self.final_path(file.final)
-        raise CorruptDataError(
+        return CorruptDataError(
             "a staged file is gone: it is neither waiting nor published nor hidden "
             f"pending={file.pending} path={path}",
             path=path,

@@ -50,9 +50,11 @@ class UnalignedMode(StrEnum):
 class CheckpointConfig:
     """How to checkpoint. Off unless ``interval`` is given. Durations: ``"10s"``, milliseconds, a timedelta.
 
-    With ``adaptive_alignment`` the alignment timeout is where learning begins: it follows what checkpoints
-    took, within a factor of ten. ``tolerable_failures`` is how many checkpoints in a row may fail before the
-    job does (default: any).
+    After ``alignment_timeout`` barriers overtake the data that holds them up: a slow function delays a commit by
+    about that and not by its backlog. With ``adaptive_alignment`` it is where learning begins: the threshold
+    follows what checkpoints took, within a factor of ten. ``tolerable_failures`` is how many checkpoints in a row
+    may fail before the job does (default: any). ``storage_timeout`` is how long a job waits for a store or a sink
+    that it has run on and that can't be written now, because it is full, read-only, refuses us or does not answer.
     """
 
     interval: Duration | None = None
@@ -61,12 +63,13 @@ class CheckpointConfig:
     max_checkpoint_size: int = GIB
     timeout: Duration = "300s"
     unaligned: UnalignedMode | str = UnalignedMode.AUTO
-    alignment_timeout: Duration = "30s"
+    alignment_timeout: Duration = "1s"
     max_inflight_bytes: int = 512 * MIB
     adaptive_alignment: bool = False
     retain: int = 5
     min_pause: Duration = "0s"
     tolerable_failures: int | None = None
+    storage_timeout: Duration = "600s"
 
     def __post_init__(self) -> None:
         self.validate()
@@ -81,6 +84,7 @@ class CheckpointConfig:
         parse_duration_ms(self.timeout, name="timeout", minimum_ms=1)
         parse_duration_ms(self.alignment_timeout, name="alignment_timeout", minimum_ms=1)
         parse_duration_ms(self.min_pause, name="min_pause")
+        parse_duration_ms(self.storage_timeout, name="storage_timeout", minimum_ms=1)
         _choice(UnalignedMode, "unaligned", self.unaligned)
         if not isinstance(self.adaptive_alignment, bool):
             raise InvalidUseError(f"adaptive_alignment is True or False adaptive_alignment={self.adaptive_alignment!r}")
@@ -125,6 +129,11 @@ class CheckpointConfig:
     def min_pause_ms(self) -> int:
         """The shortest time between the end of one checkpoint and the start of the next."""
         return parse_duration_ms(self.min_pause, name="min_pause")
+
+    @property
+    def storage_timeout_ms(self) -> int:
+        """How long a store or a sink that can't be written is waited for."""
+        return parse_duration_ms(self.storage_timeout, name="storage_timeout")
 
     def unaligned_config(self) -> UnalignedCheckpointConfig:
         """The same settings as the fan-in reads them."""

@@ -37,7 +37,6 @@ __all__ = ["CoordinatorMetrics", "DistributedCheckpointConfig", "DistributedChec
 
 STORY_LENGTH = 50
 REQUESTS_MAX = 64
-UNPUBLISHED_STEPS_MAX = 8
 ABORTS_PER_COLLECTION = 8
 
 
@@ -160,10 +159,8 @@ class DistributedCheckpointCoordinator(Leader):
 
     def _trigger_due_ms(self, now_ms: int) -> int | None:
         """When the next attempt may start; ``None`` while none may."""
-        if self.mode is not Mode.RUNNING or self.attempt is not None:
+        if self.mode is not Mode.RUNNING or self.attempt is not None or self._publisher.crowded:
             return None
-        if self._publisher.backlog > UNPUBLISHED_STEPS_MAX:
-            return None  # every manifest would carry more and more
         if self._all_drained():
             return self._schedule.retry_due_ms
         return now_ms if self._waiting else self._schedule.due_ms
@@ -313,6 +310,8 @@ class DistributedCheckpointCoordinator(Leader):
         self._schedule = self._schedule.completed(now_ms)
         self.threshold = attempt.learned(self.threshold, manifest.is_unaligned)
         self._publisher.committed(manifest)
+        if attempt.requests or manifest.final:  # a savepoint is always asked for
+            self._publisher.flush()
         duration_ms = now_ms - attempt.started_ms
         self.metrics.completed(
             duration_ms, sum(n.bytes_uploaded for n in manifest.nodes), manifest.is_unaligned
@@ -344,7 +343,7 @@ class DistributedCheckpointCoordinator(Leader):
             self._out += command.abort(attempt.nodes, self._stamp(), attempt.checkpoint_id, str(error))
         error.story = tuple(self._story)
         requests = tuple(attempt.requests)
-        self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, str(error), requests, error))
+        self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, str(error), requests, error, failure))
         self._after_abort(now_ms, failure)
 
     def _after_abort(self, now_ms: int, failure: bool) -> None:
@@ -384,11 +383,11 @@ class DistributedCheckpointCoordinator(Leader):
             attempt.move(CheckpointPhase.ABORTED)
             error = CheckpointAbortedError(reason, checkpoint_id=attempt.checkpoint_id, story=self._story)
             self._out.append(
-                orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error)
+                orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, False)
             )
 
     def _set_timer(self, now_ms: int) -> None:
-        times = [self._appender.deadline_ms, self._publisher.deadline_ms, self._trigger_due_ms(now_ms)]
+        times = [self._appender.deadline_ms, self._publisher.deadline_ms(now_ms), self._trigger_due_ms(now_ms)]
         if self.attempt is not None:
             times.append(self.attempt.deadline_ms(self.config))
         at_ms = min((time for time in times if time is not None), default=None)

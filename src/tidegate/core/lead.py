@@ -97,7 +97,7 @@ class Leader:
         self.nodes: frozenset[int] = frozenset()
         self.source_nodes: frozenset[int] = frozenset()
         self._appender = LogAppender(config.put_retry_ms, config.put_give_up_ms)
-        self._publisher = Publisher(config.publish_retry_ms, config.publish_tries_max)
+        self._publisher = Publisher.of(config)
         self._out: list[Effect] = []
         self._writes = 0
         self._summed = 0
@@ -248,6 +248,7 @@ class Leader:
 
     def _stop_requested(self, now_ms: int) -> None:
         self._stopping = True
+        self._publisher.hurry()
         self._sum_up(SUMMARY_AT_END)
         if self.mode in (Mode.READING, Mode.READY):
             self._stopped()

@@ -240,12 +240,14 @@ class CheckpointCompleted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAborted:
-    """Over without a commit; the job goes on. ``error`` carries the story."""
+    """Over without a commit; the job goes on. ``error`` carries the story. Not a ``failure``: somebody wanted it,
+    or the gang ended."""
 
     checkpoint_id: int
     reason: str
     requests: tuple[str, ...]
     error: CheckpointAbortedError
+    failure: bool = True
 
 
 @dataclass(frozen=True, slots=True)

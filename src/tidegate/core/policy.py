@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tidegate.core.adapt import AlignmentThreshold
+from tidegate.core.budget import PublishBudget
 from tidegate.core.schedule import SchedulePolicy
 from tidegate.errors import InvalidUseError, TooManyConcurrent
 
@@ -17,8 +19,9 @@ class DistributedCheckpointConfig:
     ``unaligned_threshold_ms=0`` lets barriers overtake data from the start; with ``adaptive_alignment`` it is
     where learning begins. ``node_snapshot_timeout_ms`` is
     how long no further node may report before the checkpoint is given up. A put that stays unanswered for
-    ``put_give_up_ms``, or a publish that failed ``publish_tries_max`` times in a row, makes the leader step
-    down: nothing else would be safe.
+    ``put_give_up_ms``, or a publish that failed ``publish_tries_max`` times in a row and for
+    ``publish_give_up_ms``, makes the leader step down: nothing else would be safe. ``publish_budgets`` are of
+    sinks, by operator; all others show every epoch at once.
     """
 
     checkpoint_interval_ms: int | None = 30_000
@@ -38,6 +41,8 @@ class DistributedCheckpointConfig:
     put_give_up_ms: int = 600_000
     publish_retry_ms: int = 500
     publish_tries_max: int = 20
+    publish_give_up_ms: int = 0
+    publish_budgets: Mapping[str, PublishBudget] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.max_concurrent_checkpoints != 1:
@@ -63,6 +68,7 @@ class DistributedCheckpointConfig:
         ):
             _check_at_least(1, name, getattr(self, name))
         _check_at_least(0, "unaligned_threshold_ms", self.unaligned_threshold_ms)
+        _check_at_least(0, "publish_give_up_ms", self.publish_give_up_ms)
         if self.enable_unaligned_fallback and self.unaligned_threshold_ms >= self.checkpoint_timeout_ms:
             raise InvalidUseError(
                 "the unaligned fallback must come before the timeout, lower it or switch it off"

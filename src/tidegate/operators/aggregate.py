@@ -15,7 +15,7 @@ from tidegate.operators.closing import WindowedOperator
 from tidegate.operators.preaggregate import PreAggregate, aggregated_columns, partials_of, pre_aggregated
 from tidegate.operators.wide import WideOutput, split_late
 from tidegate.operators.window import MakePartials, Window
-from tidegate.plan.operator import PIECE_ROWS, Description, Operator, OperatorContext, OperatorSpec, Port
+from tidegate.plan.operator import Description, Operator, OperatorContext, OperatorSpec, Port
 from tidegate.plan.schemas import keyed_shape
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.panes import Panes
@@ -30,6 +30,7 @@ from tidegate.state.partial import (
     rows_column,
 )
 from tidegate.state.pending import Parts
+from tidegate.state.run import PIECE_ROWS
 from tidegate.state.runs import pieces
 from tidegate.state.windows import Windows
 from tidegate.values import Json

@@ -66,6 +66,10 @@ class WindowedOperator:
         self._pass(timestamp)
         return ()
 
+    def promise(self, timestamp: int) -> None:
+        """Rows to come are late by this time at least."""
+        self.closed.promised = timestamp
+
     def before_barrier(self) -> Iterable[pa.RecordBatch]:
         """Emits nothing: all rows are in the state."""
         return ()

@@ -18,14 +18,14 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.operators.closing import CLOSE_BYTES, WindowedOperator
 from tidegate.operators.expression import only_columns
 from tidegate.operators.window import Window
-from tidegate.plan.operator import PIECE_ROWS, Description, OperatorContext, OperatorSpec, Port
+from tidegate.plan.operator import Description, OperatorContext, OperatorSpec, Port
 from tidegate.plan.schemas import BOUNDS, column_texts, join_schema, keyed_shape
 from tidegate.state.functions import plain
 from tidegate.state.keygroups import canonical
 from tidegate.state.panes import Panes
 from tidegate.state.partial import fitted
 from tidegate.state.pending import Parts
-from tidegate.state.run import Run
+from tidegate.state.run import PIECE_ROWS, Run
 from tidegate.state.runs import concatenated
 from tidegate.values import Json
 

@@ -113,6 +113,9 @@ class MapOperator:
             )
         return batch
 
+    def release(self, timestamp: int) -> None:
+        """Event time is about to reach this: rows that waited for it are given to the function before it is passed on."""
+
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
         return ()
 

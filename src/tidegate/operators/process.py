@@ -8,9 +8,9 @@ its input is stored beside them, to be processed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -18,9 +18,11 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptDataError
 from tidegate.operators.map import MapOperator, UserFunctionError
+from tidegate.operators.source import sources_of
 from tidegate.plan.identity import function_name, function_text
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
 from tidegate.plan.schemas import KEYED_TABLE, column_texts, keyed_shape
+from tidegate.state.held import HeldRows
 from tidegate.state.index import Slots
 from tidegate.state.keygroups import canonical
 from tidegate.state.ownership import Ownership, keyed_table
@@ -33,17 +35,34 @@ BatchProcess: TypeAlias = Callable[[pa.RecordBatch, pa.RecordBatch], tuple[pa.Re
 
 INPUT = b"tidegate.input"
 """Marks a stored batch that is to be processed again."""
+HELD = b"tidegate.held"
+"""Marks stored rows that wait for the watermark."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Process(OperatorSpec):
-    """What a user's function makes of each batch and the states of its keys. ``state`` has the keys among its columns."""
+    """What a user's function makes of each batch and the states of its keys. ``state`` has the keys among its columns.
+
+    Rows of a key come at most ``out_of_orderness``, the largest of its sources, out of the order of their event time, where the
+    input has one: so those of a source that keeps its promise hardly wait.
+    """
 
     description = Description("process", "Process", keyed=True, stateful=True, chained=False)
 
     keys: tuple[str, ...]
     state: pa.Schema
     function: BatchProcess
+    out_of_orderness: int = 0
+
+    @property
+    def orders_by_time(self) -> bool:
+        """Rows of a key come nearly in the order of their event time."""
+        return self.inputs[0].event_time is not None
+
+    def as_stage_member(self) -> Process:
+        """With the bound that its sources promise."""
+        bound = max((read.source.out_of_orderness for read in sources_of(self)), default=0)
+        return replace(OperatorSpec.as_stage_member(self), out_of_orderness=bound)
 
     def meaning(self) -> Json:
         """Keys and the function's code."""
@@ -75,38 +94,64 @@ class ProcessOperator(MapOperator):
         self._table = keyed_table(_stored_schema(spec), spec.keys)
         self._keys = pa.RecordBatch.from_pylist([], self._table.key_schema)
         self._slots: Slots = np.empty(0, np.int64)
+        self._held = None if spec.inputs[0].event_time is None else HeldRows(spec.name, spec.time, spec.out_of_orderness)
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Rows wait until the watermark has come near them."""
+        return self._held is not None
 
     @property
     def state_rows(self) -> int:
-        """Keys with a state."""
-        return self._table.rows
+        """Keys with a state, and rows that wait for the watermark."""
+        return self._table.rows + (0 if self._held is None else self._held.rows)
 
     @property
     def state_bytes(self) -> int:
         """Bytes held for them, index included."""
-        return self._table.nbytes
+        return self._table.nbytes + (0 if self._held is None else self._held.nbytes)
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Start the function with the rows that need not wait."""
+        self._waiting.extend((batch,) if self._held is None else self._held.take(batch))
+        self._start_next()
+        return ()
+
+    def release(self, timestamp: int) -> None:
+        """Rows that have waited long enough go to the function, earliest first."""
+        if self._held is not None:
+            self._waiting.extend(self._held.release(timestamp))
+            self._start_next()
+
+    def _start_next(self) -> None:
+        if self._call is None and self._waiting:
+            self._start(self._waiting.popleft())
 
     def freeze(self) -> Frozen:
         """States by reference, one run with those that changed since the last time, and the batch at work."""
         held = ([self._input] if self._input is not None else []) + list(self._waiting)
         inputs = tuple(Run(batch.replace_schema_metadata({INPUT: b"1"})) for batch in held)
-        return Frozen(self._ownership.meta(), (*self._table.cut(), *inputs))
+        early = () if self._held is None else tuple(map(_marked, self._held.runs))
+        return Frozen(self._ownership.meta(), (*self._table.cut(), *inputs, *early))
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         """Take over the states of our keys, and process again what was at work."""
         self._ownership.check(pieces)
         for piece in pieces:
             for run in piece.runs:
-                if (run.batch.schema.metadata or {}).get(INPUT):
-                    self._again(run.batch)
+                marks = run.batch.schema.metadata or {}
+                if INPUT in marks or HELD in marks:
+                    self._again(run.batch, early=HELD in marks)
                 else:
                     self._table.restore(((run, run.batch),), self._ownership.mask)
 
-    def _again(self, batch: pa.RecordBatch) -> None:
+    def _again(self, batch: pa.RecordBatch, *, early: bool) -> None:
         if not batch.schema.equals(self._spec.input):
             raise CorruptDataError(f"stored input has other columns columns={batch.schema.names}")
         mine = self._ownership.rows(batch.replace_schema_metadata(self._spec.input.metadata))
-        if mine.num_rows:
+        if mine.num_rows and early and self._held is not None:
+            self._held.restore(mine)
+        elif mine.num_rows:
             self._waiting.append(mine)
 
     def _start(self, batch: pa.RecordBatch) -> None:
@@ -184,6 +229,11 @@ class ProcessOperator(MapOperator):
 
     def _wrong(self, what: str) -> UserFunctionError:
         return UserFunctionError(f"the function of process {self._name!r} {what}")
+
+
+def _marked(run: Run) -> Run:
+    """The same run, by the same number: it is stored once."""
+    return Run(run.batch.replace_schema_metadata({HELD: b"1"}), run.uid)
 
 
 def _stored_schema(spec: Process) -> pa.Schema:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidegate.errors import CorruptDataError
 from tidegate.operators.preaggregate import PreAggregate, aggregated_columns, pre_aggregated
-from tidegate.plan.operator import PIECE_ROWS, Description, OperatorContext, OperatorSpec
+from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
 from tidegate.plan.schemas import KEYED_TABLE, keyed_shape
 from tidegate.state.combine import combined
 from tidegate.state.dense import Call
@@ -23,7 +23,7 @@ from tidegate.state.functions import AggregateColumn
 from tidegate.state.index import Slots
 from tidegate.state.ownership import Ownership, keyed_table
 from tidegate.state.partial import Layout, fitted, grouped, merged_columns, results
-from tidegate.state.run import Frozen, Restored, Run
+from tidegate.state.run import PIECE_ROWS, Frozen, Restored, Run
 from tidegate.state.table import KeyedTable
 from tidegate.values import Json
 

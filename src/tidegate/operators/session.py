@@ -22,14 +22,14 @@ from tidegate.operators.aggregate import WindowAggregate
 from tidegate.operators.closing import CLOSE_BYTES, closed_meta, restore_closed
 from tidegate.operators.wide import WideOutput, split_late
 from tidegate.operators.window import MakePartials, Window
-from tidegate.plan.operator import PIECE_ROWS, Operator, OperatorContext
+from tidegate.plan.operator import Operator, OperatorContext
 from tidegate.plan.units import delayed, duration_text
 from tidegate.state.closed import Closed, Stretch, checked_stretches
 from tidegate.state.keygroups import groups_of
 from tidegate.state.ownership import Ownership
 from tidegate.state.partial import END, WINDOW, Layout, fitted, results, rows_column
 from tidegate.state.pending import PENDING
-from tidegate.state.run import Frozen, Restored
+from tidegate.state.run import PIECE_ROWS, Frozen, Restored
 from tidegate.state.runs import pieces
 from tidegate.state.sessionruns import SessionRuns
 from tidegate.state.sessions import merged_sessions, sessions_of_rows
@@ -115,6 +115,10 @@ class SessionAggregateOperator:
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
         """Give what is pending, then the sessions that close. A watermark that does not move closes nothing."""
         return self._close(timestamp) if self.has_pending or timestamp > self.closed.through else ()
+
+    def promise(self, timestamp: int) -> None:
+        """Rows to come are late by this time at least."""
+        self.closed.promised = timestamp
 
     def before_barrier(self) -> Iterable[pa.RecordBatch]:
         """Emits nothing: all rows are in the state."""

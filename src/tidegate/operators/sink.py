@@ -103,7 +103,7 @@ class SinkOperator(Stateless):
         try:
             self.writer.write(batch)
         except BaseException as error:
-            self._broken = error
+            self._broken = self._broken or error  # those after the first only say that there was one
             raise
 
     def _prepare(self, checkpoint_id: int) -> Committable | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
@@ -62,3 +63,11 @@ class Read(OperatorSpec):
     def state_shape(self, key_groups: int) -> dict[str, Json]:
         """Offsets of splits, and the event time that watermarks come of."""
         return {"kind": "source", "event_time": self.source.event_time}
+
+
+def sources_of(spec: OperatorSpec) -> Iterator[Read]:
+    """Every source upstream of an operator of a logical plan, and the operator itself if it is one."""
+    if isinstance(spec, Read):
+        yield spec
+    for each in spec.specs:
+        yield from sources_of(each)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.process import INPUT
+from tidegate.operators.process import HELD, INPUT
 from tidegate.plan.schemas import KEYED_TABLE
 from tidegate.state.ownership import keyed_table
 from tidegate.state.pending import PENDING, StoredRuns
@@ -56,7 +56,7 @@ def _newest(keys: Sequence[str], runs: Sequence[pa.RecordBatch]) -> list[pa.Reco
     """The newest row of every key that is not gone. Pairs of key and value, and input that was at work, are
     no rows of keys."""
     table = None
-    states = [run for run in runs if not (run.schema.metadata or {}).get(INPUT)]
+    states = [run for run in runs if not {INPUT, HELD} & set(run.schema.metadata or {})]
     schema = next((run.schema for run in states if run.schema.names != list(keys)), None)
     if schema is not None:
         own = [run for run in states if run.schema.equals(schema) or run.schema.names == list(keys)]

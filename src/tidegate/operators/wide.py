@@ -48,8 +48,8 @@ def split_late(
 
     ``closes`` is the watermark that closes each row's last window; a row that has none is late.
     """
-    if not closes.null_count and closed.all_open(closes.to_numpy()):
+    if not closes.null_count and closed.all_in_time(closes.to_numpy()):
         return batch, batch.slice(0, 0)
     in_time = closes.is_valid().to_numpy(zero_copy_only=False)
-    in_time &= closed.open_at(closes.fill_null(0).to_numpy(), key_groups(batch, keys, groups))
+    in_time &= closed.in_time(closes.fill_null(0).to_numpy(), key_groups(batch, keys, groups))
     return batch.filter(pa.array(in_time)), batch.filter(pa.array(~in_time))

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
+from tidegate.core.budget import PublishBudget
 from tidegate.values import Json
 
 Offset: TypeAlias = Json
@@ -118,3 +119,25 @@ class Sink(Protocol):
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """Drop what these staged; no manifest names them."""
+
+
+class Gathered(Protocol):
+    """Committables that are ready to be shown. Not shown, because of a crash: a later ``gather`` finds them again."""
+
+    def show(self) -> None:
+        """Make them visible, quickly: other sinks wait to show theirs."""
+
+    def release(self) -> None:
+        """After ``show``: make that durable and let go of what they were made of."""
+
+
+@runtime_checkable
+class GatheringSink(Sink, Protocol):
+    """A sink that takes the committables of several epochs at once, so that fewer and bigger files come of them."""
+
+    @property
+    def publish_budget(self) -> PublishBudget | None:
+        """How often it is asked to; ``None``: at every epoch."""
+
+    def gather(self, committables: Sequence[Committable]) -> Gathered:
+        """Make these ready, in this order, invisibly. Called after the manifest; may be called again after a crash."""

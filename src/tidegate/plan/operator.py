@@ -17,9 +17,6 @@ from tidegate.state.keygroups import range_of
 from tidegate.state.run import Frozen, Restored
 from tidegate.values import Json
 
-PIECE_ROWS = 65_536
-
-
 # -- what it is ----------------------------------------------------------------------------------------------
 
 
@@ -37,7 +34,7 @@ class Description:
 
     ``kind`` is its name in derived names, ``physical`` in explain. ``keyed``: a subtask has the rows of its key groups, whatever
     the parallelism. ``stateful``: a checkpoint has state of it. ``chained``: it may run in the chain of its input.
-    ``picks_columns``: it takes its columns by name, so its input may have more. ``fused``: neighbours with the same word are built
+    ``picks_columns``: it takes columns by name, so its input may have more. ``fused``: neighbours with the same word are built
     together. ``waits_for_time``: it keeps rows until event time has passed them.
     """
 
@@ -152,6 +149,11 @@ class OperatorSpec:
         """Over an operator that does a part of the work before the exchange, if it can be."""
         return self
 
+    @property
+    def orders_by_time(self) -> bool:
+        """It depends on the rows of a key coming nearly in the order of their event time: sources are read side by side."""
+        return False
+
     # -- for people, and for pre-flight
 
     def properties(self) -> dict[str, Json]:
@@ -182,7 +184,7 @@ class Operator(Protocol):
 
     All calls come from the node's loop thread. Methods that return batches may be generators: the loop takes the next piece only
     when the outputs have room, so yield pieces of at most ``PIECE_ROWS`` rows, and an empty one where the work before the next is
-    long. Until a generator is exhausted the loop calls no other method of this operator; it exhausts it when a snapshot is due. An
+    long. Until a generator is exhausted the loop calls no other method of this operator; it does so when a snapshot is due. An
     operator whose watermark emits much can stop there: see ``Stoppable``.
     """
 
@@ -216,6 +218,14 @@ class Stoppable(Protocol):
 
     stopping: bool
     has_pending: bool
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """An operator that takes rows for late."""
+
+    def promise(self, timestamp: int) -> None:
+        """Rows of the batches to come are late by this time at least, even where windows of theirs are still open."""
 
 
 @runtime_checkable

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidegate.errors import InvalidUseError
+from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-BEGINNING_OF_TIME = -(1 << 63)
-END_OF_TIME = (1 << 63) - 1
-
 _STEPS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 

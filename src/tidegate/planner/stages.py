@@ -25,7 +25,12 @@ def build(plan: LogicalPlan, parallelism: int) -> PhysicalPlan:
     check_parallelism(parallelism)
     ready = apply_rules(name_operators(plan))
     _check_names(ready)
-    return PhysicalPlan(plan.job, _stages(_chains(ready)), notes={"sinks": [sink.name for sink in ready.sinks]}, parallelism=parallelism)
+    return PhysicalPlan(
+        plan.job,
+        _stages(_chains(ready)),
+        notes={"sinks": [sink.name for sink in ready.sinks]},
+        parallelism=parallelism,
+    )
 
 
 def check_parallelism(parallelism: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -112,6 +112,7 @@ def assemble(
 ) -> Assembly:
     """Build one subtask of every stage and number its channels."""
     assembly = Assembly(setup)
+    exact: set[str] = set()
     for stage in setup.plan.stages:
         inputs = _channels(stage.inputs, setup, incoming=True)
         outputs = _channels(stage.outputs, setup, incoming=False)
@@ -129,6 +130,9 @@ def assemble(
             snapshots=snapshots,
             now_ms=now_ms,
         )
+        task.exact_inputs = frozenset(i for i, (edge, _) in enumerate(inputs) if edge.source in exact)
+        if _is_exact(stage, reader, exact):
+            exact.add(stage.name)
         assembly.tasks.append(task)
         for input_id, (edge, channel) in enumerate(inputs):
             assembly.inbound[channel] = (task, input_id)
@@ -139,6 +143,13 @@ def assemble(
         if task.reader is not None:
             task.pace = _pace(task, assembly)
     return assembly
+
+
+def _is_exact(stage: Stage, reader: Reader | None, exact: Collection[str]) -> bool:
+    """Is the watermark between the same rows in every run? From a single input it is passed on where it came."""
+    if reader is not None:
+        return reader.exact
+    return len(stage.inputs) == 1 and stage.inputs[0].kind == "forward" and stage.inputs[0].source in exact
 
 
 def _pace(source: StageTask, assembly: Assembly) -> Pace:
@@ -193,7 +204,10 @@ def _chain(
     if isinstance(head, Read):
         del specs[0]
         splits = setup.splits[head.name]
-        reader = open_reader(head.name, head.source, splits, setup.node, setup.parallelism, now_ms)
+        ordered = any(spec.orders_by_time for spec in setup.plan.operators)
+        reader = open_reader(
+            head.name, head.source, splits, setup.node, setup.parallelism, now_ms, side_by_side=ordered
+        )
     context = OperatorContext(
         subtask=setup.node,
         parallelism=setup.parallelism,

@@ -24,7 +24,8 @@ from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
 from tidegate.runtime.host import Launch
 from tidegate.runtime.interrupt import stop_at_exit
-from tidegate.runtime.leader import Leader, LeaderSetup
+from tidegate.runtime.leader import Leader
+from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.savepoint import read_savepoint
 from tidegate.runtime.security import Tls
@@ -79,8 +80,10 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     splits = {spec.name: SplitList.of(spec.source.splits()) for spec in _sources(plan)}
     _check_bounds(plan, options)
     secret = secrets.token_bytes(32)
+    publisher = Publisher(plan)
+    config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
     coordinator = DistributedCheckpointCoordinator(
-        plan_shape(plan, options.parallelism), coordinator_config(options.checkpoint), leader=secrets.token_hex(8)
+        plan_shape(plan, options.parallelism), config, leader=secrets.token_hex(8)
     )
     base = NodeSetup(
         plan=plan,
@@ -101,13 +104,14 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         log=LogStore(store, plan.job),
         launcher=launcher,
         launch=launch,
-        publisher=Publisher(plan),
+        publisher=publisher,
         parallelism=options.parallelism,
         restore=options.restore,
         overwrite=options.overwrite,
         append=options.append,
         checkpointing=options.checkpoint.enabled,
         restarts=options.restarts,
+        storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
         savepoint=savepoint,
         spools=Spools.of(plan, None if savepoint is None else savepoint.manifest),
@@ -173,6 +177,9 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
         adaptive_alignment=checkpoint.adaptive_alignment,
         gc_retain_count=checkpoint.retain,
         min_pause_ms=checkpoint.min_pause_ms,
+        put_give_up_ms=checkpoint.storage_timeout_ms,
+        publish_tries_max=1,
+        publish_give_up_ms=checkpoint.storage_timeout_ms,
         tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from tidegate.plan.operator import Delaying, Operator, Stoppable
+from tidegate.plan.operator import Delaying, Judging, Operator, Stoppable
 from tidegate.plan.units import delayed
 from tidegate.state.run import Frozen
 
@@ -18,6 +18,7 @@ class Chain:
         self.named = tuple(operators)
         self._operators = tuple(operator for _, operator in operators)
         self._stoppable = tuple(operator for operator in self._operators if isinstance(operator, Stoppable))
+        self._judge = next((operator for operator in self._operators if isinstance(operator, Judging)), None)
 
     @property
     def has_pending(self) -> bool:
@@ -27,12 +28,17 @@ class Chain:
     @property
     def waits_for_time(self) -> bool:
         """An operator keeps rows until event time has passed them."""
-        return bool(self._stoppable)
+        return bool(self._stoppable) or any(getattr(operator, "waits_for_time", False) for operator in self._operators)
 
     def stop(self, stopping: bool) -> None:
         """From now on, or no longer, operators end after the step at hand what a watermark makes them emit."""
         for operator in self._stoppable:
             operator.stopping = stopping
+
+    def promise(self, timestamp: int) -> None:
+        """The first operator that judges rows learns by which time those to come are late; later ones get results, never late."""
+        if self._judge is not None:
+            self._judge.promise(timestamp)
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """What comes out at the end of the chain for one batch at its beginning."""

@@ -27,7 +27,7 @@ from tidegate.core.manifest import (
 from tidegate.core.messages import CheckpointBarrier, Event, StreamMessage
 from tidegate.core.paths import Direction, JobPaths
 from tidegate.core.prepare import ChannelRef, PrepareAck, TaskReport
-from tidegate.errors import CheckpointAbortedError, RetryableError, TidegateError
+from tidegate.errors import WAITED_FOR, CheckpointAbortedError, TidegateError
 from tidegate.operators.source import Read
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge
@@ -104,6 +104,7 @@ class Checkpointer:
         self._known_epoch: int | None = None
         self._known: dict[int, tuple[RunEntry, ObjectEntry | None]] = {}
         self._last: dict[str, Any] = {}
+        self._upload_retries = 0
         self.tasks: Sequence[StageTask] = ()
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class Checkpointer:
 
     def metrics(self) -> dict[str, Any]:
         """The last finished part, for people."""
-        return self._last
+        return self._last | {"upload_retries": self._upload_retries}
 
     # -- collecting ------------------------------------------------------------------------------------------------
 
@@ -217,7 +218,8 @@ class Checkpointer:
         for left in reversed(range(UPLOAD_TRIES)):
             try:
                 return self._write(attempt, known, staged)
-            except RetryableError:
+            except WAITED_FOR:
+                self._upload_retries += 1
                 if not left:
                     raise
         raise AssertionError("unreachable")

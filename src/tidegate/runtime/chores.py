@@ -9,12 +9,17 @@ from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.retain import garbage
 from tidegate.core.summary import LogSummary
-from tidegate.errors import RetryableError, TidegateError
+from tidegate.errors import WAITED_FOR, TidegateError
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.supply import Spools
+from tidegate.store.base import Sweepable
+from tidegate.store.open import PROBE_FOLDER
 
 log = logging.getLogger("tidegate")
+
+SWEEP_EVERY = 64
+"""Rounds of garbage collection between two looks for what killed writers left: each walks through all of the job's files."""
 
 
 class Chores:
@@ -27,18 +32,23 @@ class Chores:
         self._lock = threading.Lock()
         self._wanted: do.CollectGarbage | None = None
         self._collecting = False
+        self._rounds = 0
 
     def put(self, effect: do.PutEntry) -> ev.Event:
         answer: ev.PutAnswer
         try:
             found = self._log.create(effect.entry)
             answer = ev.Written() if found is None else ev.Conflict(found)
-        except RetryableError as error:
+        except WAITED_FOR as error:
             answer = ev.Unknown(str(error))
         return ev.PutAnswered(effect.slot, effect.write_id, answer)
 
     def read(self, from_slot: int) -> ev.Event:
-        return ev.LogRead(tuple(self._log.behind(from_slot)))
+        try:
+            return ev.LogRead(tuple(self._log.behind(from_slot)))
+        except WAITED_FOR as error:
+            log.warning("the log can't be read, the put is tried again: %s job=%s", error, self._log.paths.job)
+            return ev.LogRead(())
 
     def write_hint(self, epoch: int) -> None:
         try:
@@ -78,13 +88,34 @@ class Chores:
             listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
             store.delete(garbage(paths, listed, effect.keep, effect.bound))
             self._spools.trim(effect.resumable)
+            self._rounds += 1
+            if self._rounds % SWEEP_EVERY == 0:
+                self.sweep(None)
         except (TidegateError, OSError) as error:
             log.warning("garbage was left for the next time: %s job=%s", error, self._log.paths.job)
+
+    @property
+    def sweeps(self) -> bool:
+        """Killed writers leave something in this store."""
+        return isinstance(self._log.store, Sweepable)
+
+    def sweep(self, _: None) -> None:
+        """Delete what writers that were killed have left in the store."""
+        store, job = self._log.store, self._log.paths.job
+        if not isinstance(store, Sweepable):
+            return
+        try:
+            swept = sum(store.sweep(prefix) for prefix in (job, PROBE_FOLDER))
+        except (TidegateError, OSError) as error:
+            log.warning("what killed writers left stays for the next time: %s job=%s", error, job)
+            return
+        if swept:
+            log.info("deleted what killed writers had left files=%s job=%s", swept, job)
 
     def publish(self, effect: do.Publish) -> ev.Event:
         try:
             self._publisher.publish(effect.committables)
-        except RetryableError as error:
+        except WAITED_FOR as error:
             return ev.PublishFailed(effect.epoch, str(error))
         return ev.Published(effect.epoch)
 
@@ -95,6 +126,6 @@ class Chores:
             self._publisher.hide(effect.committables)
             if effect.unnamed is not None:
                 self._publisher.hide_unnamed(effect.gang, effect.unnamed.checkpoint_id, effect.unnamed.keep)
-        except RetryableError as error:
+        except WAITED_FOR as error:
             return ev.HideFailed(effect.gang, str(error))
         return ev.Hidden(effect.gang)

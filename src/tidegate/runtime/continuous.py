@@ -22,10 +22,9 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Offset, Polled, Source, Split, SplitReader
-from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
-from tidegate.runtime.source import Reader, SourceReader
+from tidegate.runtime.source import SIDE_BY_SIDE_MAX, Reader, SourceReader
 from tidegate.state.run import Frozen, Restored, Run
-from tidegate.values import Json
+from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME, Json
 
 DISCOVERY_INTERVAL_MS = 200
 IDLE_TIMEOUT_MS = 1_000
@@ -42,27 +41,53 @@ class Discovering(Protocol):
         """The splits for whose id ``is_new`` says yes, in reading order. Called on a node, now and then; blocks on a listing."""
 
 
+@runtime_checkable
+class Batched(Protocol):
+    """A source whose splits move through numbered batches together (``lockstep``). Its splits have no end of their own."""
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+
+
 def open_reader(
-    name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int, now_ms: Callable[[], int]
+    name: str,
+    source: Source,
+    splits: Sequence[Split],
+    subtask: int,
+    parallelism: int,
+    now_ms: Callable[[], int],
+    *,
+    side_by_side: bool = False,
 ) -> Reader:
-    """The reader that suits the source."""
+    """The reader that suits the source. ``side_by_side``: splits of the same time by turns, since rows wait for the watermark."""
     if source.bounded:
-        return SourceReader(name, source, splits, subtask, parallelism)
+        return SourceReader(name, source, splits, subtask, parallelism, open_max=SIDE_BY_SIDE_MAX if side_by_side else 1)
+    if isinstance(source, Batched):
+        from tidegate.runtime.lockstep import LockstepReader  # late: it is a continuous reader itself
+
+        return LockstepReader(name, source, splits, subtask, parallelism, now_ms)
     return ContinuousReader(name, source, splits, subtask, parallelism, now_ms)
 
 
 @dataclass(slots=True)
 class OpenSplit:
-    """A split that is being read. ``active_ms`` is when it last brought something."""
+    """A split that is being read. ``active_ms`` is when it last brought something, ``empty_ms`` when it last was asked in vain.
+
+    One that was not asked is not idle, however long ago it brought something: the job may not have had room for its rows.
+    """
 
     split: Split
     reader: SplitReader
     highest: int | None
     active_ms: int
+    empty_ms: int
 
 
 class ContinuousReader:
     """Takes turns between splits. Used by the loop thread only."""
+
+    exact = False
 
     def __init__(
         self,
@@ -116,10 +141,13 @@ class ContinuousReader:
         """Nothing has come for a while, so this subtask should not hold back the watermark of others."""
         if self._waiting or self.finished:
             return False
-        return self._is_idle(self._active_ms) and all(self._is_idle(each.active_ms) for each in self._turns)
+        return self._is_idle(self._active_ms) and all(map(self._is_split_idle, self._turns))
 
     def _is_idle(self, active_ms: int) -> bool:
         return self._now_ms() - active_ms >= self._idle_after_ms
+
+    def _is_split_idle(self, each: OpenSplit) -> bool:
+        return each.empty_ms - each.active_ms >= self._idle_after_ms
 
     def drain(self) -> None:
         """Read no more."""
@@ -142,7 +170,9 @@ class ContinuousReader:
         self.rows_read += polled.rows
         if polled.rows or polled.highest is not None:
             self._active_ms = current.active_ms = self._now_ms()
-        self._note_time(current, polled.highest)
+        else:
+            current.empty_ms = self._now_ms()
+        self._note_time(current, polled)
         if polled.finished:
             current.reader.close()
             self._remember(mark(current.split.id))
@@ -152,7 +182,8 @@ class ContinuousReader:
             self._turns.append(current)
         return polled
 
-    def _note_time(self, current: OpenSplit, highest: int | None) -> None:
+    def _note_time(self, current: OpenSplit, polled: Polled) -> None:
+        highest = polled.highest
         if highest is None:
             return
         current.highest = highest if current.highest is None else max(current.highest, highest)
@@ -196,7 +227,7 @@ class ContinuousReader:
 
     def _open(self, split: Split) -> None:
         offset, highest = self._resume.pop(split.id, (None, None))
-        self._turns.append(OpenSplit(split, self._source.open(split, offset), highest, self._now_ms()))
+        self._turns.append(OpenSplit(split, self._source.open(split, offset), highest, self._now_ms(), self._now_ms()))
 
     def _refuse_lost(self) -> None:
         waiting = {split.id for split in self._waiting}
@@ -214,7 +245,7 @@ class ContinuousReader:
         """The minimum over the splits being read and waiting, idle ones left out; it never goes back."""
         if self.finished:
             return END_OF_TIME
-        times = [self._time_of(each) for each in self._turns if not self._is_idle(each.active_ms)]
+        times = [self._time_of(each) for each in self._turns if not self._is_split_idle(each)]
         times += [_lowest(split) for split in self._waiting]
         if times:
             self._reached = max(self._reached, min(times))

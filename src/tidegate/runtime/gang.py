@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tidegate.core.codec import parse
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.prepare import PrepareAck
-from tidegate.errors import CorruptDataError
+from tidegate.errors import CorruptDataError, StorageRefused, StorageUnavailable, TidegateError
 from tidegate.runtime.host import Launch
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -46,6 +46,12 @@ class Cause:
     text: str
     user_error: bool = False
     traceback: str = ""
+    storage: type[TidegateError] | None = None
+    """The kind of error if a node could not read or write a store or a sink."""
+
+    def waits(self, *, has_run: bool) -> bool:
+        """Not worth a restart that counts: somebody has to make room first. A job that never ran there is set up wrongly."""
+        return self.storage is StorageUnavailable or (self.storage is StorageRefused and has_run)
 
     @classmethod
     def of(cls, what: str, error: BaseException) -> Cause:
@@ -78,8 +84,10 @@ PERMANENT = {
     "ArrowKeyError",
     "ArrowNotImplementedError",
     "ArrowTypeError",
+    "StorageRefused",
 }
 """Errors that will most likely come again: they get fewer restarts."""
+STORAGE = {kind.__name__: kind for kind in (StorageUnavailable, StorageRefused)}
 
 
 class GangState:
@@ -136,7 +144,10 @@ class GangState:
         if self.cause is None or (self.cause.text.startswith("lost") and not lost_peer):
             text = f"node {node}: {failed.error_type}: {failed.message}"
             self.cause = Cause(
-                f"lost a peer: {text}" if lost_peer else text, failed.error_type in PERMANENT, failed.traceback
+                f"lost a peer: {text}" if lost_peer else text,
+                failed.error_type in PERMANENT,
+                failed.traceback,
+                STORAGE.get(failed.error_type),
             )
 
     def lost(self, reason: str) -> None:

@@ -10,16 +10,16 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
 from tidegate.clock import Clock
 from tidegate.core import events as ev
 from tidegate.core import orders as do
-from tidegate.core.adapt import UnalignedStreak
-from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
+from tidegate.core.coordinate import Mode
 from tidegate.core.log import LogView
+from tidegate.core.patience import Patience
+from tidegate.core.problems import Problem, ProblemKind
 from tidegate.core.resolve import (
     AlreadyFinished,
     Decision,
@@ -30,21 +30,18 @@ from tidegate.core.resolve import (
     StartFresh,
     resolve,
 )
-from tidegate.core.restart import GiveUp, RestartAfter, RestartPolicy, Restarts
-from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, RetryableError, TidegateError
+from tidegate.core.restart import GiveUp, RestartAfter, Restarts, Verdict
+from tidegate.errors import WAITED_FOR, InvalidUseError, JobFailedError, ProtocolError, TidegateError
 from tidegate.runtime.chores import Chores
 from tidegate.runtime.commands import command
-from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection, carried
-from tidegate.runtime.host import Launch
-from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.gang import Cause, GangState, NodeConnection, carried
+from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.report import aborted, added_up, committed
 from tidegate.runtime.requests import Requests
-from tidegate.runtime.savepoint import Savepoint
-from tidegate.runtime.sinks import Publisher
-from tidegate.runtime.supply import Spools
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
+from tidegate.runtime.watch import Watch
 from tidegate.wire._gen import control_pb2 as pb
 
 log = logging.getLogger("tidegate")
@@ -53,30 +50,7 @@ JOIN_LIMIT_MS = 60_000
 RETURN_LIMIT_MS = 8_000
 HISTORY_MAX = 1_000
 STOP_LIMIT_MS = 45_000
-RESTORE_TRIES = 6
-RESTORE_RETRY_MS = 500  # the first wait for a store that does not answer; each is twice the one before
 PERMANENT_EXITS = ("ModuleNotFoundError", "SparkStopped", "InvalidUseError", "NodeUnreachable")
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderSetup:
-    """What a leader needs. ``launch`` makes what a gang's processes are told."""
-
-    coordinator: DistributedCheckpointCoordinator
-    log: LogStore
-    launcher: Launcher
-    launch: Callable[[int, str | None], Launch]
-    publisher: Publisher
-    parallelism: int
-    restore: RestoreChoice
-    overwrite: bool
-    checkpointing: bool
-    restarts: RestartPolicy
-    append: bool = False
-    streak: UnalignedStreak = field(default_factory=UnalignedStreak)
-    savepoint: Savepoint | None = None
-    """Where to start from while the log has no commit."""
-    spools: Spools = field(default_factory=Spools)
 
 
 class Leader:
@@ -92,6 +66,7 @@ class Leader:
         self._timers = Timers()
         self._gang: GangState | None = None
         self._restarts = Restarts(setup.restarts)
+        self._patience, self._restore_patience = (Patience(setup.storage_timeout_ms) for _ in range(2))
         self._choice: RestoreChoice = setup.restore
         self._requests = Requests()
         self._history: list[dict[str, Any]] = []
@@ -102,6 +77,7 @@ class Leader:
         self._restarting_since: int | None = None
         self._recoveries_ms: list[int] = []
         self.job = setup.log.paths.job
+        self._watch = Watch(self.job, clock, self._timers)
         self.log, self.publisher = setup.log, setup.publisher
         self.checkpointing = setup.checkpointing
         self.status = "STARTING"
@@ -126,7 +102,7 @@ class Leader:
             case Refuse(why):
                 raise InvalidUseError(why)
             case StartFresh() if self._setup.savepoint is None or not self._setup.append:
-                self._setup.publisher.prepare_fresh_start(self._setup.overwrite)
+                self._setup.publisher.prepare_fresh_start(self._setup.overwrite, moved=self._setup.savepoint is not None)
             case StartFresh():
                 self._setup.publisher.adopt()  # the user says that sinks show what the savepoint's job had written, and no more
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
@@ -140,6 +116,8 @@ class Leader:
     def run(self) -> None:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
+            if self.checkpointing and self._chores.sweeps:
+                self._later("garbage", self._chores.sweep, None)
             self._handle(self._read)
             self._read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
@@ -220,6 +198,11 @@ class Leader:
         """Committed and aborted checkpoints of this run."""
         return list(self._history)
 
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What is wrong with the store and the sinks now, the oldest first."""
+        return self._watch.current
+
     def metrics(self) -> dict[str, Any]:
         """The newest reports of the nodes, added up."""
         gang = self._gang
@@ -228,8 +211,11 @@ class Leader:
         return {
             "status": self.status,
             **added_up(reports),
+            **self._watch.metrics(),
+            "put_retries": self._machine.metrics.put_retries,
+            "publish_retries": self._machine.metrics.publish_retries,
             "checkpoints_committed": self._committed,
-            "restarts": self._restarts.total,
+            "restarts": self._restarts.total + self._patience.total,
             "recoveries_ms": list(self._recoveries_ms),
             "gang": None if gang is None else gang.number,
             "nodes": [{"node": node, "pid": m.pid, "host": m.host} for node, m in sorted(members.items())],
@@ -314,7 +300,9 @@ class Leader:
         except ProtocolError as error:  # it changed nothing; the story is for whoever mends the bug
             log.error("refused: %s job=%s story=%s", error, self.job, error.story[-5:])
             return
+        self._watch.note(event)
         for effect in effects:
+            self._watch.note(effect)
             self._perform(effect)
         self._requests.published(self._machine.is_public)
 
@@ -350,7 +338,9 @@ class Leader:
             case do.JobStopped():
                 self._finish("STOPPED")
             case do.StepDown():
-                self._fail(Cause(f"another driver has taken over this job: {effect.reason}"))
+                stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
+                why = f"another driver has taken over this job: {effect.reason}" if stuck is None else f"gave up, {stuck}"
+                self._fail(Cause(why))
             case _:
                 if self._gang is not None and self._gang.number == effect.stamp.gang:
                     self._gang.tell(effect.node, command(effect))
@@ -371,22 +361,23 @@ class Leader:
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 
-    def _choose_restore(self, tries: int = RESTORE_TRIES) -> None:
-        self._later("log", self._decide, tries)
+    def _choose_restore(self) -> None:
+        self._later("log", self._decide, None)
 
-    def _choose_again(self, tries: int, why: str) -> None:
-        wait_ms = RESTORE_RETRY_MS << (RESTORE_TRIES - 1 - tries)
-        log.warning("the store does not answer, looking again in %s ms: %s job=%s", wait_ms, why, self.job)
-        self._timers.at(self._clock.now_ms() + wait_ms, partial(self._choose_restore, tries))
+    def _choose_again(self, why: str) -> None:
+        self._watch.failed(ProblemKind.RESTORE, why)
+        match self._restore_patience.failed():
+            case GiveUp(failures):
+                self._fail(Cause(f"the checkpoint to go on from can't be read: {why}"), failures)
+            case RestartAfter(wait_ms):
+                self._timers.at(self._clock.now_ms() + wait_ms, self._choose_restore)
 
-    def _decide(self, tries: int) -> ev.Event | None:
+    def _decide(self, _: None) -> ev.Event | None:
         # The coordinator waits for this answer and changes nothing meanwhile, so its own view of the log is as good as a new one.
         try:
             decision = self._resolve(self._machine.log)
-        except RetryableError as error:
-            if tries <= 1:
-                raise
-            self._mailbox.post(partial(self._choose_again, tries - 1, str(error)))
+        except WAITED_FOR as error:
+            self._mailbox.post(partial(self._choose_again, str(error)))
             return None
         self._choice = "latest"
         match decision:
@@ -406,6 +397,7 @@ class Leader:
                 assert_never(decision)
 
     def _start_gang(self, effect: do.StartGang) -> None:
+        self._restore_patience.passed()
         keep = () if effect.manifest is None else effect.manifest.committables
         savepoint = self._setup.savepoint if effect.manifest is None else None
         fresh = effect.manifest is None and savepoint is None  # an earlier log, in memory, may have had this number too
@@ -451,8 +443,7 @@ class Leader:
         permanent = why is not None and why.startswith(PERMANENT_EXITS)
         cause = gang.cause or Cause(f"lost: {why or 'every node returned'}", user_error=permanent)
         self.cause = cause.text
-        verdict = self._restarts.lost(user_error=cause.user_error, error=cause.text)
-        match verdict:
+        match self._verdict(cause):
             case GiveUp(failures):
                 self._fail(cause, failures)
             case RestartAfter(wait_ms):
@@ -461,6 +452,13 @@ class Leader:
                 self._restarting_since = self._clock.now_ms()
                 self._timers.at(self._clock.now_ms() + wait_ms, partial(self._handle, ev.GangLost(gang.number, cause.text)))
 
+    def _verdict(self, cause: Cause) -> Verdict:
+        has_run = self._committed > 0 or self.restored_from is not None
+        if not cause.waits(has_run=has_run):
+            return self._restarts.lost(user_error=cause.user_error, error=cause.text)
+        self._watch.failed(ProblemKind.NODES, cause.text)
+        return self._patience.failed()
+
     # -- outcomes --------------------------------------------------------------------------------------------------
 
     def _note(self, effect: do.CheckpointCompleted | do.CheckpointAborted | do.RequestRefused) -> None:
@@ -468,13 +466,14 @@ class Leader:
             case do.CheckpointCompleted():
                 self._committed += 1
                 self._restarts.progressed()
+                self._patience.passed()
                 if warning := self._streak.committed(effect.manifest.is_unaligned):
                     # Not raised as a warning: this thread must outlive whoever turns warnings into errors.
                     log.warning("ThresholdTooLow: %s job=%s", warning, self.job)
                 self._remember(committed(effect))
                 self._requests.committed(effect.requests, effect.epoch, wait=effect.manifest.is_savepoint)
             case do.CheckpointAborted():
-                log.warning("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
+                log.info("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
                 self._remember(aborted(effect))
                 self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
@@ -492,6 +491,7 @@ class Leader:
         if self.status in ("FINISHED", "STOPPED", "FAILED"):
             return
         text = cause.text if failures <= 1 else f"{cause.text} (failed {failures} times without progress)"
+        text += self._watch.last_words(text)
         if cause.traceback:
             text = f"{text}\n\n{cause.traceback}"
         self.error = JobFailedError(text)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tidegate.core.subtask import Subtask
-from tidegate.plan.units import BEGINNING_OF_TIME
+from tidegate.values import BEGINNING_OF_TIME
 
 AHEAD_MS = 100
 """A source may be this long ahead: enough for what is on its way, and for peers that are scheduled in turns."""

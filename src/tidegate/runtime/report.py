@@ -21,6 +21,7 @@ def added_up(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
             for key, value in values.items():
                 total[key] = total.get(key, 0) + value
     counts = {key: sum(report.get(key, 0) for report in reports.values()) for key in COUNTS}
+    counts["upload_retries"] = sum(report.get("checkpoints", {}).get("upload_retries", 0) for report in reports.values())
     late = sum(values.get("late_rows", 0) for values in operators.values())
     overtaking = any(report.get("is_in_unaligned_mode") for report in reports.values())
     return {**counts, "is_in_unaligned_mode": overtaking, "late_rows": late, "operators": operators}

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from tidegate.core.budget import PublishBudget
 from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
-from tidegate.plan.connector import Committable, Sink
+from tidegate.plan.connector import Committable, Gathered, GatheringSink, Sink
 from tidegate.plan.physical import PhysicalPlan
 
 log = logging.getLogger("tidegate")
@@ -48,8 +49,13 @@ class Publisher:
             if check is not None:
                 check()
 
-    def prepare_fresh_start(self, overwrite: bool) -> None:
-        """A start without state onto sinks that show rows would double them: refuse, or clear them when told so."""
+    def prepare_fresh_start(self, overwrite: bool, *, moved: bool = False) -> None:
+        """A start without state onto sinks that show rows would double them: refuse, or clear them when told so.
+
+        ``moved``: it starts from a savepoint. Rows that a sink keeps beside the job's checkpoints did not come with it.
+        """
+        if moved:
+            self._refuse_left_behind()
         for name, sink in self.sinks.items():
             is_empty = getattr(sink, "is_empty", None)
             if is_empty is None or is_empty():
@@ -62,6 +68,15 @@ class Publisher:
                 )
             sink.clear()  # type: ignore[attr-defined]
         self.claim(take=overwrite)
+
+    def _refuse_left_behind(self) -> None:
+        for name, sink in self.sinks.items():
+            if getattr(sink, "kept_with_job", False):
+                raise InvalidUseError(
+                    f"the rows that the sink {name!r} had collected by the savepoint are in the store of its job, not in the "
+                    "savepoint, and the table would be short of them: use write_parquet for what is to move, or start with "
+                    f"append=True to collect only what comes after the savepoint sink={sink!r}"
+                )
 
     def adopt(self) -> None:
         """The rows that sinks show now are not this job's: it adds to them and never takes them back."""
@@ -80,14 +95,37 @@ class Publisher:
                 claim(f"sink {name!r} of job {self._job!r}", take)
 
     def publish(self, committables: Iterable[CommittableEntry]) -> None:
-        """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent."""
+        """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent.
+
+        Sinks that gather get all of their epochs at once and show them last, one right after the other: what takes long is
+        done before and after that.
+        """
+        gathering: dict[str, list[Committable]] = {}
         for epoch, operator, mine in _by_epoch_and_sink(committables):
-            self._sink(operator).commit(epoch, mine)
+            sink = self._sink(operator)
+            if isinstance(sink, GatheringSink):
+                gathering.setdefault(operator, []).extend(mine)
+            else:
+                sink.commit(epoch, mine)
+        sinks: Any = self.sinks
+        gathered: list[Gathered] = [sinks[operator].gather(mine) for operator, mine in gathering.items()]
+        for each in gathered:
+            each.show()
+        for each in gathered:
+            each.release()
+
+    def budgets(self) -> dict[str, PublishBudget]:
+        """How often sinks show what is committed, of those that do not at every epoch."""
+        found = {name: s.publish_budget for name, s in self.sinks.items() if isinstance(s, GatheringSink)}
+        return {name: budget for name, budget in found.items() if budget is not None}
 
     def hide(self, committables: Iterable[CommittableEntry]) -> None:
         """Take these out of sight wherever they are. Idempotent."""
+        by_sink: dict[str, list[Committable]] = {}
         for _, operator, mine in _by_epoch_and_sink(committables):
-            self._sink(operator).hide(mine)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
+            by_sink.setdefault(operator, []).extend(mine)  # at once: a merged file is cut once
+        for operator, all_of_it in by_sink.items():
+            self._sink(operator).hide(all_of_it)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
 
     def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
         """Take out of sight whatever gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""

@@ -2,25 +2,33 @@
 
 Split k of n falls to subtask k mod parallelism, and each subtask reads its own in order. So all subtasks move through event
 time side by side, and what has been read is one number and one offset, however many splits there are.
+
+Where rows wait for the watermark, splits that are about the same time are read side by side: one after the other, the watermark
+would stand still until the last of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Polled, Source, Split, SplitReader
-from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
 from tidegate.runtime.splits import SplitList
 from tidegate.state.run import Frozen, Restored
-from tidegate.values import Json
+from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME, Json
+
+SIDE_BY_SIDE_MAX = 16
+"""Splits that one subtask has open at a time, where rows wait for the watermark. Each may have a row group in memory."""
 
 
 class Reader(Protocol):
     """What a task needs of its source, with or without an end."""
 
     rows_read: int
+    exact: bool
+    """Between which rows the watermark moves is the same in every run. It is passed on before the next row."""
 
     @property
     def rows(self) -> int:
@@ -54,13 +62,23 @@ class Reader(Protocol):
         """Let go of everything that is open."""
 
 
-class SourceReader:
-    """Reads one split after the other. Used by the loop thread only."""
+@dataclass(slots=True)
+class _Open:
+    reader: SplitReader
+    highest: int | None
+    lowest: int
 
+
+class SourceReader:
+    """Reads one split after the other, or a few that overlap in time by turns. Used by the loop thread only."""
+
+    exact = False
     idle = False
     """A source with an end is never idle: what it has not given yet, it will."""
 
-    def __init__(self, name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int) -> None:
+    def __init__(
+        self, name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int, *, open_max: int = 1
+    ) -> None:
         self._name = name
         self._source = source
         self._splits = SplitList.of(splits)
@@ -68,8 +86,8 @@ class SourceReader:
         self._parallelism = parallelism
         self._inherited: list[int] = []
         self._resume: dict[int, tuple[Json, int | None]] = {}
-        self._reader: SplitReader | None = None
-        self._highest: int | None = None
+        self._open_max = open_max
+        self._open: dict[int, _Open] = {}
         self._draining = False
         self.rows_read = 0
         self._rows_before = 0
@@ -102,6 +120,7 @@ class SourceReader:
                 position >= 0
             ):
                 own = expand(ranges, len(self._splits))
+                early = expand(meta.get("done", []), len(self._splits))
             case _:
                 raise CorruptDataError(f"the place of source {self._name!r} is damaged place={meta!r:.200}")
         for one in begun:
@@ -110,22 +129,24 @@ class SourceReader:
                     self._resume[index] = (offset, highest)
                 case _:
                     raise CorruptDataError(f"a begun split of source {self._name!r} is damaged split={one!r:.200}")
-        return [*expand(inherited, len(self._splits)), *own[:position]]
+        return [*expand(inherited, len(self._splits)), *own[:position], *early]
 
     def _assign(self) -> None:
         """Take our share of what is left. The only step that takes longer the more splits there are."""
         done = set(self._inherited)
         share = range(self._subtask, len(self._splits), self._parallelism)
         self._own: Sequence[int] = [index for index in share if index not in done] if done else share
-        self._position = 0
-        self._floor = floors(self._splits.lowest(self._own))
+        self._next = 0
+        self._done_early: set[int] = set()
+        self._lowest = [BEGINNING_OF_TIME if each is None else each for each in self._splits.lowest(self._own)]
+        self._floor = floors(self._lowest)
         self._resume = {index: place for index, place in self._resume.items() if index in share and index not in done}
         self._ranges = {"inherited": compress(self._inherited if self._subtask == 0 else ()), "own": compress(self._own)}
 
     @property
     def finished(self) -> bool:
         """Every split of this subtask has been read, or no more is to be."""
-        return self._draining or self._position >= len(self._own)
+        return self._draining or (self._next >= len(self._own) and not self._open)
 
     def drain(self) -> None:
         """Read no more."""
@@ -135,34 +156,48 @@ class SourceReader:
         """The next rows of the split under way; ``finished`` when there are no more splits. Never blocks for long."""
         if self.finished:
             return Polled(None, finished=True)
-        if self._reader is None:
-            self._open()
-        assert self._reader is not None
-        polled = self._reader.poll(max_rows)
+        self._open_due()
+        position, current = min(self._open.items(), key=lambda each: self._time_of(each[1]))
+        polled = current.reader.poll(max_rows)
         self.rows_read += polled.rows
-        if polled.highest is not None and (self._highest is None or polled.highest > self._highest):
-            self._highest = polled.highest
+        if polled.highest is not None and (current.highest is None or polled.highest > current.highest):
+            current.highest = polled.highest
         if polled.finished:
-            self.close()
-            self._position += 1
+            current.reader.close()
+            del self._open[position]
+            self._done_early.add(position)
+            self._done_early = {each for each in self._done_early if each > self._position}
         return Polled(polled.batch, polled.rows, polled.highest, self.finished)
 
-    def _open(self) -> None:
-        index = self._own[self._position]
-        offset, self._highest = self._resume.pop(index, (None, None))
-        self._reader = self._source.open(self._splits[index], offset)
+    @property
+    def _position(self) -> int:
+        """The first split that is not done."""
+        return min(self._open, default=self._next)
+
+    def _open_due(self) -> None:
+        """Open the next split, and those that hold the watermark back if they may be read side by side."""
+        while self._next < len(self._own) and len(self._open) < self._open_max:
+            if self._open and self._floor[self._next] >= min(map(self._time_of, self._open.values())):
+                return
+            index = self._own[self._next]
+            offset, highest = self._resume.pop(index, (None, None))
+            self._open[self._next] = _Open(self._source.open(self._splits[index], offset), highest, self._lowest[self._next])
+            self._next += 1
+
+    def _time_of(self, each: _Open) -> int:
+        return each.lowest if each.highest is None else each.highest - self._source.out_of_orderness
 
     @property
     def watermark(self) -> int:
         """The minimum over this subtask's unfinished splits, those not yet opened included."""
         if self.finished:
             return END_OF_TIME
-        highest = self._highest
-        if self._reader is None:
-            _, highest = self._resume.get(self._own[self._position], (None, None))
+        if self._open:
+            return min(*map(self._time_of, self._open.values()), self._floor[self._next])
+        _, highest = self._resume.get(self._own[self._next], (None, None))
         if highest is None:
-            return self._floor[self._position]
-        return min(highest - self._source.out_of_orderness, self._floor[self._position + 1])
+            return self._floor[self._next]
+        return min(highest - self._source.out_of_orderness, self._floor[self._next + 1])
 
     def freeze(self) -> Frozen:
         """The position, in time that does not grow with what was read, or is to be."""
@@ -173,22 +208,21 @@ class SourceReader:
                 **self._ranges,
                 "position": self._position,
                 "begun": self._begun(),
+                **({"done": compress([self._own[each] for each in sorted(self._done_early)])} if self._done_early else {}),
             }
         )
 
     def _begun(self) -> list[Json]:
         """Every split of ours that is read in part: the open one, and those that others had begun before a restore."""
         begun = dict(self._resume)
-        if self._reader is not None:
-            begun[self._own[self._position]] = (self._reader.offset, self._highest)
+        for position, each in self._open.items():
+            begun[self._own[position]] = (each.reader.offset, each.highest)
         return [[index, offset, highest] for index, (offset, highest) in sorted(begun.items())]
 
     def close(self) -> None:
-        """Let go of the open split."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-            self._highest = None
+        """Let go of the open splits."""
+        for each in self._open.values():
+            each.reader.close()
 
 
 def floors(lowest: Sequence[int | None]) -> list[int]:

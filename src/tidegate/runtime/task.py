@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
-from typing import Literal, Protocol, TypeAlias, assert_never
+from typing import Protocol, TypeAlias, assert_never
 
 import pyarrow as pa
 
@@ -36,12 +37,12 @@ from tidegate.operators.map import MapOperator
 from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge, Stage
-from tidegate.plan.units import BEGINNING_OF_TIME, END_OF_TIME
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.pace import Pace
 from tidegate.runtime.source import Reader
 from tidegate.state.keygroups import partition
 from tidegate.state.run import Frozen
+from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME
 from tidegate.wire.arrow import event_of
 
 OUTPUT_ROOM_BYTES = 2 << 20
@@ -53,11 +54,13 @@ class Stop(Enum):
     """What work gives when it is asked to stop and can: it goes on behind the barrier."""
 
     HERE = 0
+    FUNCTION = 1
+    """It waits for the user's function: what comes out of that goes before the rest."""
 
 
 Batches: TypeAlias = Iterable[pa.RecordBatch]
 Piece: TypeAlias = "pa.RecordBatch | Watermark[pa.RecordBatch] | None"
-Work: TypeAlias = Iterator["Piece | Literal[Stop.HERE]"]
+Work: TypeAlias = Iterator["Piece | Stop"]
 """Batches and watermarks to put on the outputs; ``None`` at the very end: the subtask finishes."""
 
 
@@ -123,12 +126,15 @@ class StageTask:
         self._outputs = _output_ids(stage.outputs, subtask, parallelism)
         self._work: deque[Work] = deque()
         self._stopping = False
+        self._awaits_function = False
         self._watermark = BEGINNING_OF_TIME
         self._watermark_at = 0
         self._told_idle = False
         self.poll_rows = 131_072
         self.rows_out = 0
         self.intakes: Mapping[int, Consumption] = {}
+        self.exact_inputs: frozenset[int] = frozenset()
+        self._said_at_cut: Mapping[int, int] = {}
         self.pace = Pace()
         self._barrier = (0, 0)
         self.ended = False
@@ -138,7 +144,7 @@ class StageTask:
 
     def step(self) -> bool:
         """One piece of work if there is one and the outputs have room. True when something was done."""
-        if self._work:
+        if self._work and not self._awaits_function:
             return self._room() and self._advance()
         if self._mapper is not None and self._mapper.busy:
             return self._map_result(self._mapper)
@@ -167,7 +173,8 @@ class StageTask:
         """Put the next piece onto the outputs. False: there is none, or none ahead of the barrier."""
         while self._work:
             for piece in self._work[0]:
-                if piece is Stop.HERE:
+                if isinstance(piece, Stop):
+                    self._awaits_function = piece is Stop.FUNCTION
                     return False
                 self._route(piece)
                 return True
@@ -194,7 +201,8 @@ class StageTask:
         batch = mapper.result()
         if batch is None:
             return False
-        self._work.append(iter(self.chain.after(0, batch)))
+        self._awaits_function = False
+        self._work.appendleft(iter(self.chain.after(0, batch)))
         return self._advance()
 
     def _read(self, reader: Reader) -> bool:
@@ -205,8 +213,8 @@ class StageTask:
         if polled.finished:
             self._work.append(self._closing())
         else:
-            self._source_watermark(reader)
-        self.idle = not polled.rows and not polled.finished
+            self._source_watermark(reader, at_once=reader.exact)
+        self.idle = not (polled.rows or polled.finished or self._work)
         if self._work:
             self._advance()
         return not self.idle
@@ -262,7 +270,7 @@ class StageTask:
                 case Fire():
                     self._fire(effect.barrier)
                 case SnapshotComplete():
-                    self._snapshots.completed(self, effect)
+                    self._snapshots.completed(self, self._with_promises(effect))
                 case CheckpointFailed():
                     self._snapshots.failed(self, effect)
                 case Ended():
@@ -276,11 +284,23 @@ class StageTask:
                     assert_never(effect)
 
     def _process(self, input_id: int, batch: pa.RecordBatch, size_bytes: int) -> None:
-        self._work.append(iter(self.chain.process(self._ports[input_id], batch)))
+        self._work.append(self._judged(input_id, batch))
         intake = self.intakes.get(input_id)
         if intake is not None:
             intake.consumed(size_bytes)
         self._advance()
+
+    def _judged(self, input_id: int, batch: pa.RecordBatch) -> Work:
+        """What comes of rows. Where an input says the same times between the same rows in every run, they decide what is late:
+        those of the fan-in depend on how far other inputs are."""
+        if not self.exact_inputs:
+            return iter(self.chain.process(self._ports[input_id], batch))
+        said = self.protocol.reached(input_id) if input_id in self.exact_inputs else BEGINNING_OF_TIME
+        return self._after_promise(said, self._ports[input_id], batch)
+
+    def _after_promise(self, timestamp: int, port: int, batch: pa.RecordBatch) -> Work:
+        self.chain.promise(timestamp)
+        yield from self.chain.process(port, batch)
 
     def inject(self, command: InjectBarrierCommand) -> None:
         """A source emits a barrier here. What it has read goes ahead, room or not. A command for an old id changes nothing."""
@@ -309,9 +329,20 @@ class StageTask:
         self._drain()
         for batch in self.chain.before_barrier():
             self._route(batch)
+        self._said_at_cut = {input_id: self.protocol.reached(input_id) for input_id in self.exact_inputs}
         effects = self.protocol.fired(barrier)
         self._snapshots.fired(self, barrier, self.freeze(), self.prepare_sinks(barrier.checkpoint_id))
         self.perform(effects)
+
+    def _with_promises(self, effect: SnapshotComplete[pa.RecordBatch]) -> SnapshotComplete[pa.RecordBatch]:
+        """Before rows in flight, the time that their input had said at the cut: replayed, they are judged by it."""
+        if not effect.unaligned or effect.finished or not self._said_at_cut:
+            return effect
+        inputs = dict(effect.inputs)
+        for input_id, time in self._said_at_cut.items():
+            if time > AWAKE:
+                inputs[input_id] = (Watermark(time), *inputs.get(input_id, ()))
+        return replace(effect, inputs=inputs)
 
     def freeze(self) -> dict[str, Frozen]:
         """The state of every operator, by reference."""
@@ -334,6 +365,10 @@ class StageTask:
 
     def _closed(self, timestamp: int) -> Work:
         """All that this time closes, however often a barrier comes between."""
+        if self._mapper is not None:
+            self._mapper.release(timestamp)
+            while self._mapper.busy:
+                yield Stop.FUNCTION
         yield from self.chain.watermark(timestamp)
         while self.chain.has_pending:
             yield Stop.HERE

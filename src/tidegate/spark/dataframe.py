@@ -31,7 +31,15 @@ FIRST_PAUSE_S = 0.5
 STOP_WAIT_S = 30.0
 AVAILABLE_NOW = "available_now"
 
+INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
+"""What Spark looks for in a callback's error to tell a stop from a failure. It does so with a regular expression that takes a
+stack frame per character: over Spark's own text, which carries stack traces, that is a StackOverflowError of a thousand lines."""
+
 Batches = Iterator[pa.RecordBatch]
+
+
+class InterruptedByStop(Exception):
+    """The micro-batch under way ends because its query is being stopped. Spark runs it again at the next start."""
 
 
 class FrameFeeder:
@@ -114,9 +122,15 @@ class StreamFeed:
 
         Spark takes a return for success, so it must not return early, not even while the job is being stopped.
         """
-        if self._appender.wants(batch_id):
-            schema, event_time = self._columns
+        if not self._appender.wants(batch_id):
+            return
+        schema, event_time = self._columns
+        try:
             self._appender.append(batch_id, written(frame, self._place, self._spool, batch_id, schema, event_time))
+        except Exception:
+            if self._stopping.is_set():
+                raise InterruptedByStop(INTERRUPTED) from None
+            raise
 
     def _run(self) -> None:
         failures = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -60,20 +61,58 @@ def local_session(
     """
     _check_master(master)
     _use_java(find_java())
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Workers must be the Python that runs here: "python3" of PATH may be another one, without pyarrow.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _prepare_environment(master)
     builder = SparkSession.builder.master(master).appName(app)
-    preload = CONF if master.startswith("local") else {}
-    network = LOOPBACK_ONLY if _is_here(master) else {}
-    settings = {**SETTINGS, **preload, **network, "spark.sql.shuffle.partitions": _partitions(master), **conf}
-    for name, value in settings.items():
+    for name, value in {**_settings(master), **conf}.items():
         builder = builder.config(name, value)
     with _stderr_to(log):
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def offered_session(master: str, app: str) -> Iterator[None]:
+    """A session that somebody else makes meanwhile is as ``local_session`` would make it, wherever he does not say otherwise.
+
+    Starts nothing: it sets what Spark's launcher reads. A missing Java is found by whoever starts Spark.
+    """
+    _check_master(master)
+    if not os.environ.get("JAVA_HOME") and not shutil.which("java"):
+        for java in _candidates():
+            _use_java(java)
+    _prepare_environment(master)
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    options = ["--master", master, "--name", app]
+    for name, value in _settings(master).items():
+        options += ["--conf", f"{name}={value}"]
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(options)} {before or 'pyspark-shell'}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def present_session() -> tuple[Session, str] | None:
+    """The session that this process has, and its master; ``None`` when nobody has made one."""
+    spark = SparkSession.getActiveSession()
+    return None if spark is None else (spark, str(spark.sparkContext.master))
+
+
+def _prepare_environment(master: str) -> None:
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Workers must be the Python that runs here: "python3" of PATH may be another one, without pyarrow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _settings(master: str) -> dict[str, str]:
+    preload = CONF if master.startswith("local") else {}
+    network = LOOPBACK_ONLY if _is_here(master) else {}
+    return {**SETTINGS, **preload, **network, "spark.sql.shuffle.partitions": _partitions(master)}
 
 
 def find_java() -> Path:

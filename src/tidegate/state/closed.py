@@ -30,6 +30,8 @@ class Closed:
     def __init__(self, own: range, groups: int) -> None:
         self.own = own
         self.through = NEVER
+        self.promised = NEVER
+        """By this time rows of the batch at hand are late, whatever is still open."""
         self._groups = groups
         self._ahead: npt.NDArray[np.int64] | None = None
 
@@ -52,10 +54,19 @@ class Closed:
             return np.full(len(groups), closing > self.through)
         return (self._ahead[groups] < closing) & (closing > self.through)
 
-    def all_open(self, closing: npt.NDArray[np.int64]) -> bool:
-        """Are windows that close at these watermarks open in every key group?"""
-        highest = self.through if self._ahead is None else max(self.through, int(self._ahead.max()))
+    @property
+    def judged_by(self) -> int:
+        """Rows of windows that close up to here are late in every key group."""
+        return max(self.through, self.promised)
+
+    def all_in_time(self, closing: npt.NDArray[np.int64]) -> bool:
+        """Are rows of windows that close at these watermarks in time in every key group?"""
+        highest = self.judged_by if self._ahead is None else max(self.judged_by, int(self._ahead.max()))
         return not len(closing) or int(closing.min()) > highest
+
+    def in_time(self, closing: npt.NDArray[np.int64], groups: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+        """For rows of these key groups, whose last windows close at these watermarks: are they in time?"""
+        return self.open_at(closing, groups) & (closing > self.promised)
 
     def to_json(self) -> Json:
         """The closed stretches of key groups: [first group, end of groups, closed through]."""

@@ -175,9 +175,9 @@ class Panes:
             tiers.append(Run(rows))
 
     def _in_time(self, rows: pa.RecordBatch, retires_at: int) -> pa.RecordBatch:
-        if self._closed.uniform and retires_at > self._closed.through:
+        if self._closed.uniform and retires_at > self._closed.judged_by:
             return rows
-        if retires_at <= self._closed.through:
+        if retires_at <= self._closed.judged_by:
             self.late_rows += self._rows_of(rows)
             return rows.slice(0, 0)
         in_time = pa.array(self._closed.open_at(retires_at, self._groups_of(rows)))

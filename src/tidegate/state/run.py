@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from tidegate.values import Json
 
+PIECE_ROWS = 65_536
+"""The most rows that an operator emits at once."""
+
 _run_numbers = count(1)
 
 

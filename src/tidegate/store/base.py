@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
@@ -20,8 +20,8 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """Objects by path. Calls block and may come from any thread. A failing world raises ``RetryableError``,
-    wrong credentials or a wrong path ``InvalidUseError``.
+    """Objects by path. Calls block and may come from any thread. A failing world raises ``RetryableError``; one that refuses
+    us (credentials, permissions, a bucket that is not there) ``StorageRefused``; a wrong call ``InvalidUseError``.
     """
 
     @property
@@ -49,3 +49,11 @@ class Store(Protocol):
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove these; those that are gone already don't matter."""
+
+
+@runtime_checkable
+class Sweepable(Protocol):
+    """A store in which a writer that is killed leaves something behind."""
+
+    def sweep(self, prefix: str) -> int:
+        """Delete what dead writers left below this prefix; how many files. What live ones are writing stays."""

@@ -5,6 +5,10 @@ An object appears whole or not at all, because it is written under a temporary n
 that file to its final name, which the file system refuses when the name exists: that is the atomic create-
 only put.
 
+A writer holds a lock on its temporary file until that has its final name. One that nobody holds and that nobody has touched for
+a while is of a writer that was killed, and ``sweep`` deletes it. If it was wrong about that, the writer's link or rename fails
+and is tried again: nothing is lost.
+
 Large objects go around the system's cache, as far as the file system lets them: they are synced at once and hardly
 ever read again, so a copy there would only cost memory that somebody else can use.
 """
@@ -17,6 +21,7 @@ import mmap
 import os
 import stat
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,8 +30,8 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from tidegate.errors import InvalidUseError, RetryableError
 from tidegate.store.base import ObjectInfo, Piece
+from tidegate.store.filesystem import storage_error
 from tidegate.store.paths import check_length, check_path, check_prefix, check_range
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -35,18 +40,10 @@ CREATE_TRIES = 8
 AROUND_CACHE_MIN = 1 << 20
 LUMP_BYTES = 1 << 20
 BLOCK_BYTES = 4096  # what disks want offsets, lengths and addresses to be multiples of
-_WRONG_PLACE = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-}
+SWEEP_AGE_S = 60
+"""A temporary file that changed more recently is left alone, locked or not: some network file systems lock per machine only."""
+SWEEP_AGE_NO_LOCKS_S = 3_600
+"""The same where there are no locks at all."""
 
 _NO_SUCH_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -80,6 +77,8 @@ class DurableFileStore:
             try:
                 os.link(staged, target)
             except FileExistsError:
+                # It may be ours, from a try whose sync failed: whoever acts on it needs it to be there after a power cut.
+                _sync_directory(target.parent)
                 return False
             # From here on the name is taken: a failing sync must be reported as unknown, and is, as
             # RetryableError.
@@ -124,6 +123,18 @@ class DurableFileStore:
             with suppress(OSError):  # not empty, or gone
                 folder.rmdir()
 
+    def sweep(self, prefix: str) -> int:
+        """Delete what writers that were killed have left below this prefix; how many files."""
+        swept = 0
+        with _translated("sweep", prefix):
+            for folder, _, names in os.walk(self._root / check_prefix(prefix), onerror=_raise_unless_missing):
+                dead = [name for name in names if name.startswith(TEMPORARY_PREFIX) and _swept(os.path.join(folder, name))]
+                if len(dead) == len(names) and dead and Path(folder) != self._root:
+                    with suppress(OSError):  # not empty, or gone
+                        os.rmdir(folder)
+                swept += len(dead)
+        return swept
+
     def _file(self, path: str) -> Path:
         return self._root / check_path(path)
 
@@ -142,19 +153,48 @@ class DurableFileStore:
                     _write_all(opened.fileno(), pieces)
                 if sync:
                     os.fsync(opened.fileno())
-            yield staged
+                yield staged  # still locked
         finally:
             with suppress(OSError):
                 staged.unlink()
 
 
 def _created(path: Path) -> FileIO:
-    """A new file. Its directory is made again when a delete takes it away in between."""
+    """A new file, locked. Its directory is made again when a delete takes it away in between."""
     for _ in range(CREATE_TRIES):
         with suppress(FileNotFoundError):
             _make_directories(path.parent)
-            return FileIO(path, "xb")
+            opened = FileIO(path, "xb")
+            _lock(opened.fileno())
+            return opened
+    if not path.parent.is_dir():
+        raise OSError(errno.ENOTSUP, "no directory can be made here", str(path))
     raise FileNotFoundError(errno.ENOENT, "its directory keeps vanishing", str(path))
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Take the file's lock: False when somebody has it, ``None`` where there are no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _swept(file: str) -> bool:
+    """Delete this temporary file if its writer is dead."""
+    with suppress(FileNotFoundError):
+        age_s = time.time() - os.stat(file).st_mtime
+        if age_s < SWEEP_AGE_S:
+            return False
+        with FileIO(file, "rb+") as opened:
+            free = _lock(opened.fileno())
+            if free or (free is None and age_s > SWEEP_AGE_NO_LOCKS_S):
+                os.unlink(file)
+                return True
+    return False
 
 
 def _write_all(descriptor: int, pieces: Iterable[Piece]) -> None:
@@ -222,18 +262,30 @@ def _lumps(pieces: Iterable[Piece], lump: memoryview) -> Iterator[memoryview]:
         yield lump[: -(-filled // BLOCK_BYTES) * BLOCK_BYTES]
 
 
+_unsynced: set[Path] = set()
+"""Directories that this process made or wanted, and whose names may not be on the disk."""
+
+
 def _make_directories(folder: Path) -> None:
-    """Make a directory and its parents, and sync each new name: else the file in it could vanish with it."""
-    if folder.is_dir():
+    """Make a directory and its parents, and sync each new name: else the file in it could vanish with it.
+
+    One whose name could not be synced is synced by whoever comes next, or is there already.
+    """
+    if folder.is_dir() and folder not in _unsynced:
         return
     _make_directories(folder.parent)
+    _unsynced.add(folder)
     try:
         folder.mkdir()
     except FileExistsError:
         with suppress(FileNotFoundError):  # somebody made it, and took it away since
             if not stat.S_ISDIR(os.stat(folder).st_mode):
                 raise
+    except OSError:
+        _unsynced.discard(folder)  # there is no such name
+        raise
     _sync_directory(folder.parent)
+    _unsynced.discard(folder)
 
 
 def _sync_directory(folder: Path) -> None:
@@ -257,5 +309,4 @@ def _translated(verb: str, path: str) -> Iterator[None]:
     except OSError as error:
         if verb == "read" and isinstance(error, _NO_SUCH_FILE):
             raise FileNotFoundError(f"there is no object path={path}") from error
-        kind = InvalidUseError if error.errno in _WRONG_PLACE else RetryableError
-        raise kind(f"cannot {verb} an object: {error.strerror or error} path={path}") from error
+        raise storage_error(error, f"cannot {verb} an object", path) from error

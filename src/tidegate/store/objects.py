@@ -2,7 +2,11 @@
 
 Reads and overwriting puts are tried again by the client for a bounded time. A create-only put is sent exactly
 once: a retry could meet its own first try and take it for somebody else's. So its answers are yes, no, and
-``RetryableError`` for unknown.
+``StorageUnavailable`` for unknown.
+
+An error is one of three: it may pass by itself (``StorageUnavailable``), the store refuses us until somebody has fixed something
+(``StorageRefused``), or the call is wrong (``InvalidUseError``). The server's own code says more than the HTTP status: S3 reports
+a clock that is off as 403 and an expired token as 400.
 """
 
 from __future__ import annotations
@@ -27,7 +31,13 @@ from obstore.exceptions import (
 )
 from obstore.store import MemoryStore, from_url
 
-from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError
+from tidegate.errors import (
+    CorruptDataError,
+    InvalidUseError,
+    StorageRefused,
+    StorageUnavailable,
+    TidegateError,
+)
 from tidegate.store.base import ObjectInfo, Piece
 from tidegate.store.paths import check_length, check_path, check_prefix, check_range
 
@@ -40,6 +50,42 @@ DELETE_AT_ONCE = 1000
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _QUERY = re.compile(r"\?\S*")
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,100})</Code>|\"(?:code|status|reason)\"\s*:\s*\"([A-Za-z0-9_.]{1,100})\"")
+
+_CLOCK = "this machine's clock and the store's differ, set the clock"
+_TOKEN = "the credentials have expired, renew them"
+_BUSY = "the store is busy or in trouble"
+_PASSING = {
+    "RequestTimeTooSkewed": _CLOCK,
+    "RequestExpired": _CLOCK,
+    "RequestInTheFuture": _CLOCK,
+    "ExpiredToken": _TOKEN,
+    "ExpiredTokenException": _TOKEN,
+    "TokenRefreshRequired": _TOKEN,
+    "RequestTimeout": _BUSY,
+    "RequestTimeoutException": _BUSY,
+    "SlowDown": _BUSY,
+    "Throttling": _BUSY,
+    "ThrottlingException": _BUSY,
+    "RequestLimitExceeded": _BUSY,
+    "ServerBusy": _BUSY,
+    "InternalError": _BUSY,
+    "ServiceUnavailable": _BUSY,
+    "OperationAborted": _BUSY,
+}
+"""Codes that pass, whatever the status, and what to do until then."""
+_REFUSING = {
+    "AccessDenied": "this is not permitted, change the policy or the credentials",
+    "InvalidAccessKeyId": "the store does not know this key, check the credentials",
+    "SignatureDoesNotMatch": "the secret does not belong to the key, check the credentials",
+    "InvalidToken": "the session token is not valid, check the credentials",
+    "NoSuchBucket": "there is no such bucket, create it or change the URL",
+    "ContainerNotFound": "there is no such container, create it or change the URL",
+    "AuthenticationFailed": "the store does not accept the credentials, check them and this machine's clock",
+}
+"""Codes of a store that will not have us as things are."""
+_PASSING_STATUS = (408, 409, 412, 425, 429)
+_REFUSING_STATUS = (401, 402, 403, 404, 423, 451)
 
 
 class ObjectStore:
@@ -120,7 +166,7 @@ class ObjectStore:
             try:
                 obstore.head(self._store, path)
             except FileNotFoundError:
-                raise RetryableError(f"two writers met, try again path={path}") from error
+                raise StorageUnavailable(f"two writers met, try again path={path}") from error
         return False
 
 
@@ -191,37 +237,39 @@ def _translated(verb: str, path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        if verb in ("read", "list"):
+        if verb in ("read", "list") and _code(error) not in _REFUSING:  # no bucket says nothing about an object
             raise FileNotFoundError(f"there is no object path={path}") from error
-        raise InvalidUseError(f"cannot {verb} an object, is there such a bucket: {_brief(error)}") from error
+        raise StorageRefused(f"cannot {verb} an object, is there such a bucket: {_brief(error)}") from error
     except (BaseError, ValueError, OSError) as error:
         raise _reaction(error, verb, path) from error
 
 
-def _reaction(error: Exception, verb: str, path: str) -> Exception:
-    message = f"cannot {verb} an object: {_brief(error)} path={path}"
+def _reaction(error: Exception, verb: str, path: str) -> TidegateError:
     if verb == "read" and (_status(error) == 416 or "Invalid range" in str(error)):
         return CorruptDataError(f"an object is shorter than it should be: {_brief(error)}", path=path)
-    if _is_callers_fault(error):
-        return InvalidUseError(message)
-    return RetryableError(message)
+    code = _code(error)
+    advice = _PASSING.get(code) or _REFUSING.get(code)
+    named = f"{code}, {advice}: " if advice else f"{code}: " if code else ""
+    return _kind(error, code)(f"cannot {verb} an object: {named}{_brief(error)} path={path}")
 
 
-def _is_callers_fault(error: Exception) -> bool:
-    match error:
-        case (
-            PermissionDeniedError()
-            | UnauthenticatedError()
-            | InvalidPathError()
-            | NotSupportedError()
-            | UnknownConfigurationKeyError()
-            | ValueError()
-        ):
-            return True
-        case _:
-            status = _status(error)
-            passing = status in (408, 409, 412, 425, 429) or "RequestTimeout" in str(error)
-            return 400 <= status < 500 and not passing
+def _kind(error: Exception, code: str) -> type[TidegateError]:
+    if code in _PASSING:
+        return StorageUnavailable
+    status = _status(error)
+    refused = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in _REFUSING_STATUS
+    if refused or code in _REFUSING:
+        return StorageRefused
+    wrong = isinstance(error, InvalidPathError | NotSupportedError | UnknownConfigurationKeyError | ValueError)
+    if wrong or (400 <= status < 500 and status not in _PASSING_STATUS):
+        return InvalidUseError
+    return StorageUnavailable
+
+
+def _code(error: Exception) -> str:
+    """The server's own name for what went wrong, from S3's XML or the JSON of others; empty if it gave none."""
+    found = _CODE.search(str(error))
+    return (found.group(1) or found.group(2)) if found else ""
 
 
 def _status(error: Exception) -> int:
@@ -230,5 +278,6 @@ def _status(error: Exception) -> int:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of a long report, without query strings: those may carry signatures."""
-    return _QUERY.sub("", str(error).split("\n", 1)[0])[:500]
+    """The first line of a long report, without the body of the answer and without query strings: those may carry signatures."""
+    line = str(error).split("\n", 1)[0].partition(": <")[0]
+    return _QUERY.sub("", line)[:500]

@@ -15,6 +15,8 @@ from tidegate.store.durable import DurableFileStore
 
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 PROBE_FOLDER = "_probe"
+KERNEL_DIRECTORIES = ("/proc", "/sys", "/dev")
+SHARED_MEMORY = "/dev/shm"
 
 _memories: dict[str, Store] = {}
 _memories_lock = threading.Lock()
@@ -79,7 +81,15 @@ def check_writable(store: Store) -> None:
 def _local(path: str) -> Path:
     if not path.strip("/") or "\0" in path:
         raise InvalidUseError(f"a store needs a directory path={path!r}")
-    return Path(path).expanduser()
+    expanded = Path(path).expanduser()
+    if _is_kernels(os.path.realpath(expanded)):
+        raise InvalidUseError(f"the store cannot be used: these are not files on a disk, choose another directory path={path}")
+    return expanded
+
+
+def _is_kernels(path: str) -> bool:
+    within = next((top for top in KERNEL_DIRECTORIES if path == top or path.startswith(f"{top}/")), None)
+    return within is not None and not (path == SHARED_MEMORY or path.startswith(f"{SHARED_MEMORY}/"))
 
 
 def _memory(name: str) -> Store:
