@@ -14,7 +14,7 @@ def main(folder: str, out: str, store: str, log: str) -> None:
     spark = local_session("local[3]", "tidegate killed driver", log=Path(log), **quick)
     files = spark.readStream.schema("n long, ts long").option("maxFilesPerTrigger", 1).parquet(folder)
     stream = tg.from_dataframe(files, event_time="ts", trigger="20ms")
-    pipeline = tg.Pipeline("stream", stream.write_parquet(out))
+    pipeline = tg.Pipeline("stream", stream.write_parquet(out, publish_every="1s"))
     job = pipeline.start(spark, parallelism=2, store=store, checkpoint=tg.CheckpointConfig(interval="100ms"))
     job.await_termination()
 
