@@ -258,6 +258,18 @@ def test_what_another_job_has_merged_is_never_cut(sink: ParquetSink) -> None:
     assert seen(sink.path) == keys(1, 2, 3)
 
 
+def test_what_is_shown_and_hidden_within_merged_files_can_be_asked(sink: ParquetSink) -> None:
+    merged = sink._merged
+    first, second, third = staged(sink, 3)
+    assert (merged.newest_id(), merged.hides([]), merged.hides(first)) == (0, False, False)
+    sink.commit(3, first + second + third)
+    assert (merged.newest_id(), merged.hides(first + third)) == (3, False)
+    sink.hide(third)
+    assert (merged.newest_id(), merged.hides(first), merged.hides(first + third)) == (2, False, True)
+    sink.adopt()
+    assert merged.newest_id() == 0
+
+
 def test_clear_removes_what_is_being_merged(sink: ParquetSink) -> None:
     first, second = staged(sink, 2)
     sink.commit(1, first)

@@ -227,6 +227,22 @@ class MergedFiles:
 
         self._hide_members(checkpoint_id + 1, 1 << 64, is_newer)
 
+    def newest_id(self) -> int:
+        """The newest checkpoint with rows in a visible merged file that is this job's own; 0: there is none. Only reads."""
+        adopted = set(file_names(os.path.join(self._at.path, ADOPTED)))
+        own = [name for name in self._at.published() if f"{name}.adopted" not in adopted]
+        return max((found[1] for name in own if (found := _merged_range(name))), default=0)
+
+    def hides(self, committables: Sequence[Committable]) -> bool:
+        """True when rows of these were within a merged file when they were taken out of sight. Only reads."""
+        finals = {file.final for file in files_of(committables)}
+        if not finals:
+            return False
+        spans = _hull(map(_range_of, finals))
+        shown = {member.final for _, members in self._holders(*spans) for member in members}
+        known = {member.final for _, members in self._holders(*spans, hidden=True) for member in members}
+        return bool(finals & known - shown)
+
     def _hide_members(self, first: int, last: int, gone: Callable[[str], bool]) -> None:
         adopted = set(file_names(os.path.join(self._at.path, ADOPTED)))
         for name, members in self._holders(first, last):
