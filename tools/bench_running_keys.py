@@ -12,11 +12,11 @@ import time
 
 import numpy as np
 import pyarrow as pa
+from tidegate.operators.build import build
 
+from tidegate.plan.operator import Operator
 from tidegate.plan.physical import Aggregate, RunningAggregateSpec
 from tidegate.plan.schemas import running_schema
-from tidegate.plan.operator import Operator
-from tidegate.operators.build import build
 from tidegate.state.partial import partial_schema
 
 BATCH_ROWS = 65_536
