@@ -177,7 +177,7 @@ def spec_of(node: Node) -> OperatorSpec:
         case Project():
             return ProjectSpec(node.name, tuple(each.expression for each in node.columns), node.schema)
         case MapBatches():
-            return MapSpec(node.name, node.function, node.schema)
+            return MapSpec(node.name, node.function, node.schema, node.event_time)
         case Union():
             return UnionSpec(node.name, node.schema)
         case Write():
@@ -194,7 +194,7 @@ def spec_of(node: Node) -> OperatorSpec:
             )
         case Process():
             return ProcessSpec(
-                node.name, node.function, node.keys, node.state, node.inputs[0].schema, node.schema
+                node.name, node.function, node.keys, node.state, node.inputs[0].schema, node.schema, node.event_time
             )
         case Join():
             return _join_spec(node)

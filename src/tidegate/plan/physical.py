@@ -72,6 +72,7 @@ class MapSpec:
     name: str
     function: Callable[[pa.RecordBatch], pa.RecordBatch]
     output: pa.Schema
+    event_time: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class ProcessSpec:
     state: pa.Schema
     input: pa.Schema
     output: pa.Schema
+    event_time: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

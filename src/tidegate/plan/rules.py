@@ -209,7 +209,8 @@ def _narrowed_read(node: Read, wanted: frozenset[str]) -> Node:
     if with_columns is None or len(names) == len(node.schema.names):
         return node
     source = with_columns(names)
-    return replace(node, source=source, schema=source.schema, narrowed=True)
+    schema = pa.schema([node.schema.field(name) for name in source.schema.names])
+    return replace(node, source=source, schema=schema, narrowed=True)
 
 
 def _narrowed_project(node: Project, child: Node, wanted: frozenset[str], exact: bool) -> Node:
@@ -270,7 +271,8 @@ def _pushed(node: Filter, only: dict[Node, bool]) -> Node:
 
 def _filtered_read(node: Filter, read: Read) -> Node:
     with_filter = getattr(read.source, "with_filter", None)
-    if with_filter is None:
+    # The filter was checked against decoded columns; a source would apply it to its own.
+    if with_filter is None or read.source.schema.types != read.schema.types:
         return node
     return replace(read, source=with_filter(node.expression), pushed=node.expression)
 

@@ -29,6 +29,7 @@ from tidegate.plan.physical import (
 from tidegate.runtime.background import MapOperator, SinkOperator
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.continuous import open_reader
+from tidegate.runtime.entrance import Admit, Entrance
 from tidegate.runtime.link import Intake
 from tidegate.runtime.operator import Operator
 from tidegate.runtime.operators.build import build, fuse, fusible
@@ -201,14 +202,16 @@ def _chain(
     stage: Stage, setup: NodeSetup, threads: Threads, post: Post, assembly: Assembly, now_ms: Callable[[], int]
 ) -> tuple[Chain, Reader | None]:
     specs = list(stage.operators)
+    operators: list[tuple[str, Operator]] = []
     reader = None
     head = specs[0]
     if isinstance(head, SourceSpec):
         del specs[0]
         splits = setup.splits[head.name]
         reader = open_reader(head.name, head.source, splits, setup.node, setup.parallelism, now_ms)
+        entrance = Entrance(f"source {head.name!r}", head.output, head.source.event_time)
+        operators.append((head.name, Admit(entrance)))
     wake = partial(post, _nothing)
-    operators: list[tuple[str, Operator]] = []
     for together in fusible(specs):
         spec = together[0]
         match spec:
@@ -216,7 +219,7 @@ def _chain(
                 operators.append((spec.name, fuse(together)))  # type: ignore[arg-type]  # fusible puts only these together
             case MapSpec():
                 executor = threads.executor(f"map-{spec.name}")
-                operators.append((spec.name, MapOperator(spec.name, spec.function, spec.output, executor, wake)))
+                operators.append((spec.name, MapOperator(spec.name, spec.function, spec.output, executor, wake, spec.event_time)))
             case ProcessSpec():
                 operators.append((spec.name, _process(spec, setup, threads, wake)))
             case SinkSpec():

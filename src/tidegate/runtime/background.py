@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Committable, SinkWriter
+from tidegate.runtime.entrance import Entrance
 from tidegate.runtime.operator import Frozen, Restored, Run
+from tidegate.state.runs import empty_batch
 
 SINK_BACKLOG_BYTES = 32 << 20
 
@@ -41,10 +43,16 @@ class MapOperator:
         output: pa.Schema,
         executor: Executor,
         done: Done,
+        event_time: str | None = None,
+        *,
+        kind: str = "map_batches",
+        role: str = "",
     ) -> None:
         self._name = name
+        self._what = f"the function of {kind} {name!r}"
         self._function = function
         self._output = output
+        self._entrance = Entrance(self._what, output, event_time, UserFunctionError, role)
         self._executor = executor
         self._done = done
         self._waiting: deque[pa.RecordBatch] = deque()
@@ -77,19 +85,9 @@ class MapOperator:
     def _checked(self, call: Future[pa.RecordBatch]) -> pa.RecordBatch:
         error = call.exception()
         if error is not None:
-            raise UserFunctionError(f"the function of map_batches {self._name!r} raised {error!r}") from error
-        batch = call.result()
-        if isinstance(batch, pa.Table):
-            batch = pa.RecordBatch.from_struct_array(pa.concat_arrays(batch.to_struct_array().chunks)) if batch.num_rows else None
-        if batch is None:
-            return pa.RecordBatch.from_pylist([], schema=self._output)
-        if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(self._output):
-            got = batch.schema if isinstance(batch, pa.RecordBatch) else type(batch).__name__
-            raise UserFunctionError(
-                f"the function of map_batches {self._name!r} must give a RecordBatch with the schema "
-                f"[{_names(self._output)}]; it gave [{_names(got) if isinstance(got, pa.Schema) else got}]"
-            )
-        return batch
+            raise UserFunctionError(f"{self._what} raised {error!r}") from error
+        given = call.result()
+        return empty_batch(self._output) if given is None else self._entrance.admitted(given)
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
         return ()
@@ -173,7 +171,3 @@ class SinkOperator:
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         return None
-
-
-def _names(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Json, Offset, Polled, Source, Split, SplitReader
 from tidegate.runtime.operator import Frozen, Restored, Run
-from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader, SourceReader
+from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, Reader, SourceReader, reached
 
 DISCOVERY_INTERVAL_MS = 200
 IDLE_TIMEOUT_MS = 1_000
@@ -154,7 +154,7 @@ class ContinuousReader:
         if highest is None:
             return
         current.highest = highest if current.highest is None else max(current.highest, highest)
-        bound = highest - self._source.out_of_orderness
+        bound = reached(highest, self._source.out_of_orderness)
         self._top = bound if self._top is None else max(self._top, bound)
 
     def _take_new(self) -> None:
@@ -223,7 +223,7 @@ class ContinuousReader:
     def _time_of(self, each: OpenSplit) -> int:
         if each.highest is None:
             return _lowest(each.split)
-        return each.highest - self._source.out_of_orderness
+        return reached(each.highest, self._source.out_of_orderness)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ def resume_offsets(states: Iterable[object]) -> dict[str, Offset]:
 
 
 def _lowest(split: Split) -> int:
-    return BEGINNING_OF_TIME if split.lowest is None else split.lowest
+    return BEGINNING_OF_TIME if split.lowest is None else reached(split.lowest)
 
 
 def mark(split_id: str) -> bytes:

@@ -162,8 +162,8 @@ class SourceReader:
         if self._reader is None:
             _, highest = self._resume.get(self._own[self._position], (None, None))
         if highest is None:
-            return self._floor[self._position]
-        return min(highest - self._source.out_of_orderness, self._floor[self._position + 1])
+            return reached(self._floor[self._position])
+        return min(reached(highest, self._source.out_of_orderness), self._floor[self._position + 1])
 
     def freeze(self) -> Frozen:
         """The position, in time that does not grow with what was read, or is to be."""
@@ -190,6 +190,11 @@ class SourceReader:
             self._reader.close()
             self._reader = None
             self._highest = None
+
+
+def reached(highest: int, out_of_orderness: int = 0) -> int:
+    """The watermark of rows up to this time. That of the end of time is kept for a source that has ended."""
+    return max(BEGINNING_OF_TIME, min(highest, END_OF_TIME - 1) - out_of_orderness)
 
 
 def floors(lowest: Sequence[int | None]) -> list[int]:

@@ -5,8 +5,9 @@ Nulls are SQL's: ``sum``, ``min``, ``max`` and ``mean`` pass over them and give 
 else; ``count(column)`` counts what is not null, ``count()`` counts rows. A null key is a key like any other.
 ``min`` and ``max`` pass over NaN unless there is nothing else. An integer sum that leaves 64 bits is an
 error, never a wrapped number, and so is a decimal sum of more than 38 digits. ``first`` and ``last`` go by
-event time and pass over nulls too; of several values at the same time ``first`` gives the smallest and
-``last`` the largest, so that the order in which rows come never matters. ``count_distinct`` is exact:
+event time and pass over nulls too; of several values at the same time ``first`` emits the smallest and
+``last`` the largest, in the order of ``tidegate.state.order``, so that the order in which rows come never
+matters. ``count_distinct`` is exact:
 partials have one row per key and different value, and are counted at the end.
 """
 
@@ -25,6 +26,9 @@ from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import Aggregate
 from tidegate.state import dense
 from tidegate.state.dense import Call
+from tidegate.state.keygroups import canonical
+from tidegate.state.order import comparable
+from tidegate.state.plain import plain
 
 WINDOW = "__window"
 END = "__end"
@@ -154,17 +158,6 @@ def partial_schema(
     return pa.schema(fields)
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
-    """The type in which values of ``kind`` are grouped and compared: without dictionaries and views."""
-    if pa.types.is_dictionary(kind):
-        return plain(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    return kind
-
-
 def work_type(part: Part, kind: pa.DataType) -> pa.DataType:
     """The type to which a part's input is cast before it is aggregated."""
     kind = plain(kind)
@@ -223,16 +216,26 @@ def fitted(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
     A value that does not fit is an error.
     """
-    try:
-        arrays = [
-            column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(columns, schema, strict=True)
-        ]
-    except pa.ArrowInvalid as error:
-        raise InvalidUseError(
-            f"a result is too large for its column: sum a float or a decimal ({error})"
-        ) from error
+    arrays = [
+        column if column.type == field.type else _fit(column, field)
+        for column, field in zip(columns, schema, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _fit(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise too_large(field.name, error) from error
+
+
+def too_large(part: str, error: Exception) -> InvalidUseError:
+    """What a sum that leaves its type says, in whichever step it does."""
+    result = part.removesuffix("__s")
+    return InvalidUseError(
+        f"a sum is too large for its type: cast the column to decimal128(38, 0) or float64 before result={result} ({error})"
+    )
 
 
 def merge_partials(batches: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
@@ -281,11 +284,11 @@ def merged_columns(
 
 
 def ranked(values: pa.ChunkedArray, times: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-    """The rows in the order of time and value, and each row's place in it; null for a null value or time.
+    """The rows in the order of time and value, and each row's index in it; null for a null value or time.
 
     So the first of a group is the one with the smallest place, which every kind of grouping can find.
     """
-    table = pa.table({"t": times, "v": values})
+    table = pa.table({"t": times, "v": comparable(values)})
     order = pc.sort_indices(table, sort_keys=[("t", "ascending"), ("v", "ascending")])
     places = np.empty(len(order), np.int64)
     places[order.to_numpy()] = np.arange(len(order))
@@ -308,6 +311,8 @@ def _result(partials: pa.RecordBatch, aggregate: Aggregate) -> pa.Array:
     if aggregate.function == "count_distinct":
         return partials.column(f"{aggregate.name}__d")
     parts = [partials.column(part.name) for part in _parts(aggregate)]
+    if aggregate.function in ("min", "max"):
+        return canonical(parts[0])  # which of two zeros was met first must not show
     if aggregate.function != "mean":
         return parts[0]
     total, count = parts  # total is null where count is 0
@@ -343,9 +348,22 @@ def _part_type(part: Part, input: pa.Schema) -> pa.DataType:
     return pa.int64() if pa.types.is_integer(result) and part.function == "sum" else result
 
 
+def can_be_ordered(kind: pa.DataType) -> bool:
+    """True for a column that ``min`` and ``max`` can take."""
+    if pa.types.is_null(kind):
+        return False
+    try:
+        grouped(pa.table({"k": pa.array([], pa.int64()), "v": pa.nulls(0, kind)}), ("k",), [("v", "min")])
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False
+    return True
+
+
 def _sortable(part: Part, kind: pa.DataType) -> pa.DataType:
+    """The type, if windows can sort it and running aggregates can compare it."""
     try:
         ranked(pa.chunked_array([pa.nulls(2, kind)]), pa.chunked_array([pa.nulls(2, pa.int64())]))
+        pc.less(*(comparable(pa.nulls(1, kind)) for _ in range(2)))
     except (pa.ArrowException, TypeError) as error:
         message = f"{part.function} does not work on {kind}: use another column column={part.column}"
         raise InvalidUseError(message) from error

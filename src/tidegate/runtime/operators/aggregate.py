@@ -51,7 +51,6 @@ class WindowAggregate(WindowedOperator):
             spec.keys,
             groups,
             spec.input,
-            WINDOW,
             lambda batches: [merge_partials(batches, self._layout)],
             lambda batch: pc.sum(batch.column(counted)).as_py() or 0,
         )

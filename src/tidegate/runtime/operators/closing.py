@@ -19,7 +19,7 @@ from tidegate.runtime.operators.keyed import check_key_groups
 from tidegate.runtime.operators.owed import OWED, Owed, Parts, StoredRuns
 from tidegate.runtime.operators.panes import Panes, late_rows_of
 from tidegate.runtime.operators.window import Closed, Windows
-from tidegate.state.runs import PARTS_MAX, by_hash
+from tidegate.state.runs import PARTS_MAX, by_hash, empty_batch
 
 CLOSE_ROWS = 131_072
 """About as many rows of state as one step of closing takes on."""
@@ -40,7 +40,7 @@ class WindowedOperator:
         self.owes = False
         self._owed: Owed | None = None
         self._keys = tuple(keys)
-        self._nothing = pa.RecordBatch.from_pylist([], schema=output)
+        self._nothing = empty_batch(output)
         self._groups = groups
         self._late_rows = 0
         self._inputs: tuple[Panes, ...] = ()

@@ -21,6 +21,7 @@ from tidegate.runtime.operators.expression import Stateless
 from tidegate.runtime.operators.window import Windows
 from tidegate.state.dense import Call
 from tidegate.state.keygroups import canonical
+from tidegate.state.order import one_nan
 from tidegate.state.partial import (
     END,
     WINDOW,
@@ -28,12 +29,12 @@ from tidegate.state.partial import (
     Part,
     fitted,
     grouped,
-    plain,
     ranked,
     summable,
     taken,
     work_type,
 )
+from tidegate.state.plain import plain
 from tidegate.state.sessions import sessions_of_rows
 
 BUFFER_ROWS = 131_072
@@ -145,7 +146,7 @@ class _Grouping:
         return inputs
 
     def _choose(self, inputs: _Inputs, table: pa.Table, place: int, part: Part) -> None:
-        values = _as(table.column(part.column), plain(table.schema.field(part.column).type))
+        values = one_nan(_as(table.column(part.column), plain(table.schema.field(part.column).type)))
         times = _as(table.column(self._spec.event_time), pa.int64())
         order, inputs.columns[f"rank {place}"] = ranked(values, times)
         inputs.calls.append((f"rank {place}", "min" if part.function == "first" else "max"))
