@@ -133,10 +133,10 @@ def row(key: int = 1) -> pa.RecordBatch:
 WRONG = {
     "raised LookupError": raises,
     "a pair": lambda batch, state: state,
-    "RecordBatch as output, not int": lambda batch, state: (3, state),
-    "RecordBatch as state, not NoneType": lambda batch, state: (None, None),
-    "the output columns": lambda batch, state: (batch, state),
-    "the state columns": lambda batch, state: (None, batch),
+    r"RecordBatch as output .* it returned \[int\]": lambda batch, state: (3, state),
+    r"RecordBatch as state .* it returned \[NoneType\]": lambda batch, state: (None, None),
+    r"RecordBatch as output with the schema .* it returned \[ts: int64": lambda batch, state: (batch, state),
+    r"RecordBatch as state with the schema .* it returned \[ts: int64": lambda batch, state: (None, batch),
     "two states for one key": lambda batch, state: (None, pa.concat_batches([row(), row()])),
     "a key that its batch does not have": lambda batch, state: (None, row(2)),
 }

@@ -90,3 +90,36 @@ def test_a_missing_column_is_named_with_those_there_are() -> None:
         need_column("key_by", "xyz", SCHEMA)
     with pytest.raises(InvalidUseError, match="named by a string, not int"):
         need_column("key_by", 3, SCHEMA)
+
+
+NUMBERS = pa.schema([("x", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int64()))])
+
+
+def test_random_numbers_are_refused_because_rows_may_be_read_again() -> None:
+    drawn = pc.Expression._call("random", [], pc.RandomOptions(initializer=7))
+    for expression in (drawn, pc.field("x").cast(pa.float64()) + drawn):
+        with pytest.raises(InvalidUseError, match="random numbers would be others when rows are read again"):
+            output_type("select", expression, NUMBERS)
+    for fine in (pc.field("s") == 'random({"x"})', pc.field("random(x)") == 1):
+        output_type("select", fine, pa.schema([*NUMBERS, ("random(x)", pa.int64())]))
+
+
+def test_a_function_registered_in_this_process_is_refused() -> None:
+    name = "tidegate_test_twice"
+    if name not in pc.list_functions():
+        doc = {"summary": "twice", "description": "twice"}
+        pc.register_scalar_function(lambda _, x: pc.add(x, x), name, doc, {"x": pa.int64()}, pa.int64())
+    with pytest.raises(InvalidUseError, match=f"exists in this process only, call it in map_batches\\(\\) function={name}"):
+        output_type("select", pc.Expression._call(name, [pc.field("x")]), NUMBERS)
+
+
+@pytest.mark.parametrize("kind", [pa.dictionary(pa.int32(), pa.string()), pa.string_view()], ids=str)
+def test_an_encoding_made_by_a_cast_is_decoded(kind: pa.DataType) -> None:
+    made = column("select", "d", pc.field("s").cast(kind), NUMBERS)
+    assert made.type == pa.string()
+    assert output_type("select", made.expression, NUMBERS) == pa.string()
+
+
+def test_an_encoding_that_a_cast_would_damage_is_refused() -> None:
+    with pytest.raises(InvalidUseError, match=r"can't be decoded here, cast to list<item: int64> instead"):
+        column("select", "v", pc.scalar(pa.scalar([1], pa.list_view(pa.int64()))), NUMBERS)

@@ -1,7 +1,7 @@
 """The aggregates: what to compute from the rows of a key and window.
 
-Nulls are passed over, as in SQL; ``count()`` counts rows. ``sum`` of integers is int64 and of floats float64;
-an integer sum that does not fit is an error. ``mean`` is float64, counts are int64, the others keep the
+Nulls are passed over, as in SQL; ``count()`` counts rows. ``sum`` of integers, uint64 too, is int64 and of floats
+float64; an integer sum that does not fit is an error. ``mean`` is float64, counts are int64, the others keep the
 column's type.
 """
 

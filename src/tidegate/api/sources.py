@@ -14,10 +14,10 @@ from tidegate.core.duration import Duration
 from tidegate.core.options import check_options, option_names
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
+from tidegate.plan.columns import carried
 from tidegate.plan.connector import Source
 from tidegate.plan.expressions import need_column
 from tidegate.plan.identity import last_part
-from tidegate.plan.schemas import check_unique
 from tidegate.plan.units import is_event_time
 
 T = TypeVar("T")
@@ -66,10 +66,12 @@ def from_source(source: Source) -> Stream:
 def _stream(source: Source, identity: str) -> Stream:
     if not isinstance(source, Source):
         raise InvalidUseError(f"from_source needs a Source, see tidegate.Source source={source!r}")
-    _check_schema(source.schema)
+    if not source.schema.names:
+        raise InvalidUseError("a source needs at least one column")
+    schema = carried("source", source.schema)
     if source.event_time is not None:
-        _check_event_time(source.schema, source.event_time)
-    return Stream(Read(schema=source.schema, event_time=source.event_time, source=source, identity=identity))
+        _check_event_time(schema, source.event_time)
+    return Stream(Read(schema=schema, event_time=source.event_time, source=source, identity=identity))
 
 
 def checked_call(public: Callable[..., object], function: Callable[..., T], *values: Any, **options: Any) -> T:
@@ -82,12 +84,6 @@ def checked_call(public: Callable[..., object], function: Callable[..., T], *val
     except TypeError as error:
         raise InvalidUseError(f"{where}: {error}") from None
     return function(*values, **options)
-
-
-def _check_schema(schema: pa.Schema) -> None:
-    if not schema.names:
-        raise InvalidUseError("a source needs at least one column")
-    check_unique("source", schema.names)
 
 
 def _check_event_time(schema: pa.Schema, name: str) -> None:

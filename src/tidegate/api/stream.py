@@ -31,7 +31,8 @@ from tidegate.operators.running import RunningAggregate
 from tidegate.operators.sink import Write
 from tidegate.operators.union import Union
 from tidegate.operators.window import TimeWindow, Window
-from tidegate.plan.connector import Sink
+from tidegate.plan.columns import carried, check_names
+from tidegate.plan.connector import ChecksSchema, Sink
 from tidegate.plan.expressions import Column, column, need_column, passed_on, predicate
 from tidegate.plan.identity import function_text
 from tidegate.plan.logical import Named
@@ -39,7 +40,6 @@ from tidegate.plan.operator import OperatorSpec
 from tidegate.plan.schemas import (
     WINDOW_END,
     aggregate_schema,
-    check_unique,
     key_field,
     process_state,
     running_schema,
@@ -124,8 +124,7 @@ class Stream:
             raise InvalidUseError(f"map_batches needs a function of a RecordBatch function={function!r}")
         if schema is not None and (not isinstance(schema, pa.Schema) or not schema.names):
             raise InvalidUseError(f"map_batches: schema is a pyarrow.Schema with columns schema={schema!r}")
-        result = schema or self.schema
-        check_unique("map_batches", result.names)
+        result = self.schema if schema is None else carried("map_batches", schema)
         time = self.event_time if self._keeps_event_time(result) else None
         return Stream(MapBatches(schema=result, event_time=time, inputs=(self._node,), function=function))
 
@@ -221,10 +220,12 @@ class Stream:
         return self._written(ForEachBatchSink(function), "for_each_batch", function_text(function))
 
     def _written(self, sink: Sink, method: str, identity: str = "") -> Output:
+        if isinstance(sink, ChecksSchema):
+            sink.check_schema(self.schema)
         return Output(Write(**_over(self._node), sink=sink, method=method, identity=identity))
 
     def _project(self, where: str, columns: list[Column]) -> Stream:
-        check_unique(where, [each.name for each in columns])
+        check_names(where, [each.name for each in columns])
         schema = pa.schema([pa.field(each.name, each.type) for each in columns])
         time = self._event_time_among(columns)
         return Stream(Project(schema=schema, event_time=time, inputs=(self._node,), columns=tuple(columns)))
@@ -317,7 +318,7 @@ class KeyedStream:
         the same subtask, in batches of any size. The function runs on a thread of its own.
         """
         process_arguments(function, state, output)
-        check_unique("process", output.names)
+        output = carried("process", output)
         whole = process_state("process", self._keys, state, self._stream.schema)
         time = self._stream.event_time if self._stream._keeps_event_time(output) else None
         return Stream(

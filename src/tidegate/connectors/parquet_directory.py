@@ -18,6 +18,7 @@ from tidegate.connectors.parquet_reader import RowGroupReader, SkippedReader
 from tidegate.connectors.parquet_source import ParquetSource, Place, checked_offset
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import InvalidUseError
+from tidegate.plan.columns import carried
 from tidegate.plan.connector import Offset, Polled, Split, SplitReader
 
 GroupReader = RowGroupReader | SkippedReader
@@ -42,7 +43,7 @@ class ParquetDirectorySource(ParquetSource):
         idle_timeout: Duration = "1s",
     ) -> None:
         self._root = _directory(path)
-        self._configure(schema or _first_schema(self._root), event_time, out_of_orderness)
+        self._configure(_first_schema(self._root) if schema is None else carried("schema", schema), event_time, out_of_orderness)
         self.idle_timeout_ms = parse_duration_ms(idle_timeout, name="idle_timeout", minimum_ms=1)
 
     def __repr__(self) -> str:

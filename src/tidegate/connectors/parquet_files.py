@@ -14,8 +14,10 @@ from pyarrow.fs import LocalFileSystem
 
 from tidegate.connectors.local import file_errors
 from tidegate.connectors.parquet_partitions import guarantee, partition_fields, partition_values
-from tidegate.connectors.parquet_reader import Layout, plain_type
+from tidegate.connectors.parquet_reader import Layout
 from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.plan.columns import check_names
+from tidegate.state.plain import plain
 
 _MAGIC = (b"PAR1", b"PARE")
 _TAIL_BYTES = 8
@@ -101,6 +103,7 @@ def common_schema(root: str, names: Sequence[str]) -> pa.Schema:
     check_magic(path)
     with file_errors(path), pq.ParquetFile(path) as file:
         schema = _plain(file.schema_arrow)
+    check_names(f"the file {path}", schema.names)
     return pa.schema([*schema, *partition_fields(names, schema.names)])
 
 
@@ -120,7 +123,7 @@ def check_magic(path: str) -> None:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
+    return pa.schema([pa.field(field.name, plain(field.type)) for field in schema])
 
 
 def open_file(path: str, known: Footer | None = None) -> tuple[pq.ParquetFile, Footer]:

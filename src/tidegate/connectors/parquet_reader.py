@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from tidegate.connectors.local import file_errors
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Offset, Polled
+from tidegate.state.plain import plain_batch
 
-_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 DECODE_ROWS_MAX = 262_144
 """Rows decoded at a time, at the most; the first poll decides how many it really is."""
 
@@ -111,7 +111,7 @@ class RowGroupReader:
         batches = self._file.iter_batches(batch_size=size, row_groups=[self._group], columns=columns, use_threads=False)
         for batch in batches:
             if batch.num_rows > skip:
-                yield self._layout.complete(_plain(batch.slice(skip)))
+                yield self._layout.complete(plain_batch(batch.slice(skip)))
             skip = max(0, skip - batch.num_rows)
 
     def _highest(self, batch: pa.RecordBatch) -> int | None:
@@ -164,21 +164,6 @@ class SkippedReader:
 
     def close(self) -> None:
         """There is nothing to let go of."""
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """What a dictionary or a view stands for: Arrow has no kernel that would take rows out of a view."""
-    if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    return _VIEWS.get(kind, kind)
-
-
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    kinds = [plain_type(kind) for kind in batch.schema.types]
-    if kinds == batch.schema.types:
-        return batch
-    columns = [column.cast(kind) for column, kind in zip(batch.columns, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _mask(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:

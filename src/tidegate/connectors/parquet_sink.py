@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from tidegate.connectors.local import file_errors, local_path
 from tidegate.connectors.merge import MergedFiles
 from tidegate.connectors.parquet_merge import ParquetMerge
+from tidegate.connectors.parquet_types import as_written, check_writable_columns, in_microseconds
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import CHUNK_ROWS, FILE_BYTES, StagedWriter
 from tidegate.core.budget import DEFAULT_BUDGET, PublishBudget
@@ -25,6 +26,7 @@ from tidegate.plan.connector import Committable, Gathered, WriterContext
 # Measured on six numeric columns: snappy without dictionaries writes 13 M rows/s, with them 6 M, zstd 9 M and
 # a fifth smaller. Dictionaries pay for strings.
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
+TIMESTAMPS = ("us", "ns")
 
 
 class ParquetSink:
@@ -34,7 +36,9 @@ class ParquetSink:
     leaves out the syncs: then rows survive the death of any process, but not a power cut.
 
     ``publish_every`` says how often committed epochs appear, merged into few files. ``None``: the first eight
-    at once, then all that is there every ten seconds. ``"0s"``: every epoch at once and as it was staged.
+    at once, then all that is there every ten seconds. ``"0s"``: every epoch at once and as it was staged. Times
+    in nanoseconds are written in microseconds, rounded down, because Spark reads no others; ``timestamps="ns"``
+    keeps them.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class ParquetSink:
         file_bytes: int = FILE_BYTES,
         durable: bool = True,
         publish_every: Duration | None = None,
+        timestamps: str = "us",
     ) -> None:
         self._directory = StagingDirectory(local_path(path), ".parquet", durable)
         if os.path.exists(self.path) and not os.path.isdir(self.path):
@@ -55,7 +60,10 @@ class ParquetSink:
             )
         if not isinstance(file_bytes, int) or file_bytes < 1:
             raise InvalidUseError(f"file_bytes must be a positive number file_bytes={file_bytes!r}")
+        if timestamps not in TIMESTAMPS:
+            raise InvalidUseError(f"timestamps must be one of {', '.join(TIMESTAMPS)} timestamps={timestamps!r}")
         self._compression = compression
+        self._timestamps = timestamps
         self._file_bytes = file_bytes
         self._publish_every_ms = (
             None if publish_every is None else parse_duration_ms(publish_every, name="publish_every")
@@ -68,6 +76,10 @@ class ParquetSink:
     def path(self) -> str:
         """The directory."""
         return self._directory.path
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse columns that a Parquet file can't hold."""
+        check_writable_columns("write_parquet", self._file_schema(schema))
 
     def check_writable(self) -> None:
         """Make the directory; raises ``InvalidUseError`` if nothing can be written there.
@@ -143,19 +155,23 @@ class ParquetSink:
         return MergedFiles(self._directory, ParquetMerge(self._open_file), self._file_bytes)
 
     def _open_file(self, path: str, schema: pa.Schema) -> _ParquetFile:
-        return _ParquetFile(path, schema, self._compression)
+        return _ParquetFile(path, self._file_schema(schema), self._compression)
+
+    def _file_schema(self, schema: pa.Schema) -> pa.Schema:
+        return schema if self._timestamps == "ns" else in_microseconds(schema)
 
 
 class _ParquetFile:
     def __init__(self, path: str, schema: pa.Schema, compression: str) -> None:
         dictionaries = [field.name for field in schema if _is_text(field.type)]
+        self._schema = schema
         with file_errors(path):
             self._writer = pq.ParquetWriter(
                 path, schema, compression=compression, use_dictionary=dictionaries or False
             )
 
     def write_table(self, table: pa.Table) -> None:
-        self._writer.write_table(table, row_group_size=CHUNK_ROWS)
+        self._writer.write_table(as_written(table, self._schema), row_group_size=CHUNK_ROWS)
 
     def annotate(self, note: dict[bytes, bytes]) -> None:
         self._writer.add_key_value_metadata(note)

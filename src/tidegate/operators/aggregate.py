@@ -136,7 +136,6 @@ class FixedAggregateOperator(WindowedOperator):
             spec.keys,
             context.key_groups,
             spec.input,
-            WINDOW,
             lambda batches: [merge_partials(batches, self._layout)],
             lambda batch: pc.sum(batch.column(counted)).as_py() or 0,
         )

@@ -18,7 +18,7 @@ from tidegate.state.ownership import check_key_groups
 from tidegate.state.panes import Panes, late_rows_of
 from tidegate.state.pending import PENDING, Parts, PendingOutput, StoredRuns
 from tidegate.state.run import Frozen, Restored, Run
-from tidegate.state.runs import PARTS_MAX, by_hash
+from tidegate.state.runs import PARTS_MAX, by_hash, empty_batch
 from tidegate.state.windows import Windows
 from tidegate.values import Json
 
@@ -39,7 +39,7 @@ class WindowedOperator:
         self.has_pending = False
         self._pending: PendingOutput | None = None
         self._keys = tuple(keys)
-        self._nothing = pa.RecordBatch.from_pylist([], schema=output)
+        self._nothing = empty_batch(output)
         self._groups = context.key_groups
         self._late_rows = 0
         self._inputs: tuple[Panes, ...] = ()

@@ -20,11 +20,11 @@ from tidegate.operators.expression import only_columns
 from tidegate.operators.window import Window
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec, Port
 from tidegate.plan.schemas import BOUNDS, column_texts, join_schema, keyed_shape
-from tidegate.state.functions import plain
 from tidegate.state.keygroups import canonical
 from tidegate.state.panes import Panes
 from tidegate.state.partial import fitted
 from tidegate.state.pending import Parts
+from tidegate.state.plain import plain
 from tidegate.state.run import PIECE_ROWS, Run
 from tidegate.state.runs import concatenated
 from tidegate.values import Json
@@ -118,11 +118,10 @@ class WindowJoinOperator(WindowedOperator):
                 spec.keys,
                 context.key_groups,
                 schema,
-                pane,
                 concatenated,
                 lambda batch: batch.num_rows,
             )
-            for schema, pane in zip(self._schemas, PANE_COLUMNS, strict=True)
+            for schema in self._schemas
         )
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
@@ -136,8 +135,7 @@ class WindowJoinOperator(WindowedOperator):
         schema = self._schemas[port]
         panes = self.windows.panes(batch.column(self._times[port]))
         columns = [panes, *batch.columns]
-        for key in self._spec.keys:
-            index = schema.get_field_index(key)
+        for index in (schema.get_field_index(key) for key in self._spec.keys):
             columns[index] = canonical(columns[index].cast(schema.field(index).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -170,15 +168,15 @@ class WindowJoinOperator(WindowedOperator):
             self._pending.rest = tuple(tuple(map(Run, side.to_batches())) for side in sides)
 
     def _matches(self, left: pa.Table, right: pa.Table) -> _Matches:
-        left_keys, right_keys = ((pane, *self._spec.keys) for pane in PANE_COLUMNS)
-        return _match(_codes(left.select(left_keys), right.select(right_keys)), left.num_rows)
+        sides = ([side.column(0), *(side.column(key) for key in self._spec.keys)] for side in (left, right))
+        return _match(_codes(*sides), left.num_rows)
 
     def _output(self, left: pa.Table, right: pa.Table) -> pa.RecordBatch:
         keys = self._spec.keys
-        starts = left.column(PANE_COLUMNS[0])
+        starts = left.column(0)
         columns = [left.column(key) for key in keys] + [starts, pc.add(starts, self.windows.size)]
-        for side, pane in ((left, PANE_COLUMNS[0]), (right, PANE_COLUMNS[1])):
-            columns += [side.column(name) for name in side.column_names if name != pane and name not in keys]
+        for side in (left, right):  # by index: a user's column may be called like a pane
+            columns += [side.column(index) for index, name in enumerate(side.column_names) if index and name not in keys]
         return fitted([column.combine_chunks() for column in columns], self._spec.schema)
 
 
@@ -222,10 +220,10 @@ def _match(codes: Indices, left_rows: int) -> _Matches:
     return _Matches(np.cumsum(counts[left]), first[left], np.argsort(right))
 
 
-def _codes(left: pa.Table, right: pa.Table) -> Indices:
+def _codes(left: Sequence[pa.ChunkedArray], right: Sequence[pa.ChunkedArray]) -> Indices:
     """A small number for every row of both sides, equal where all these columns are."""
     codes: Indices | None = None
-    for mine, theirs in zip(left.itercolumns(), right.itercolumns(), strict=True):
+    for mine, theirs in zip(left, right, strict=True):
         chunks = [*mine.chunks, *theirs.chunks]
         column = pa.chunked_array(chunks).combine_chunks().dictionary_encode()
         found = column.indices.to_numpy().astype(np.intp)

@@ -14,9 +14,11 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidegate.errors import InvalidUseError
+from tidegate.operators.entrance import Entrance
 from tidegate.plan.identity import function_name, function_text
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
 from tidegate.state.run import Frozen, Restored, Run
+from tidegate.state.runs import empty_batch
 from tidegate.values import Json
 
 BatchMap: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -46,7 +48,8 @@ class MapBatches(OperatorSpec):
 
     def build(self, context: OperatorContext) -> MapOperator:
         """The function on its own thread."""
-        return MapOperator(self.name, self.function, self.schema, context.thread(f"map-{self.name}"), context.wake)
+        thread = context.thread(f"map-{self.name}")
+        return MapOperator(self.name, self.function, self.schema, thread, context.wake, self.event_time)
 
 
 class MapOperator:
@@ -63,10 +66,16 @@ class MapOperator:
         output: pa.Schema,
         executor: Executor,
         done: Done,
+        event_time: str | None = None,
+        *,
+        kind: str = "map_batches",
+        role: str = "",
     ) -> None:
         self._name = name
+        self._what = f"the function of {kind} {name!r}"
         self._function = function
         self._output = output
+        self._entrance = Entrance(self._what, output, event_time, UserFunctionError, role)
         self._executor = executor
         self._done = done
         self._waiting: deque[pa.RecordBatch] = deque()
@@ -99,19 +108,9 @@ class MapOperator:
     def _checked(self, call: Future[pa.RecordBatch]) -> pa.RecordBatch:
         error = call.exception()
         if error is not None:
-            raise UserFunctionError(f"the function of map_batches {self._name!r} raised {error!r}") from error
-        batch = call.result()
-        if isinstance(batch, pa.Table):
-            batch = pa.RecordBatch.from_struct_array(pa.concat_arrays(batch.to_struct_array().chunks)) if batch.num_rows else None
-        if batch is None:
-            return pa.RecordBatch.from_pylist([], schema=self._output)
-        if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(self._output):
-            got = batch.schema if isinstance(batch, pa.RecordBatch) else type(batch).__name__
-            raise UserFunctionError(
-                f"the function of map_batches {self._name!r} must return a RecordBatch with the schema "
-                f"[{_names(self._output)}]; it returned [{_names(got) if isinstance(got, pa.Schema) else got}]"
-            )
-        return batch
+            raise UserFunctionError(f"{self._what} raised {error!r}") from error
+        returned = call.result()
+        return empty_batch(self._output) if returned is None else self._entrance.admitted(returned)
 
     def release(self, timestamp: int) -> None:
         """Event time is about to reach this: rows that waited for it are given to the function before it is passed on."""
@@ -131,7 +130,3 @@ class MapOperator:
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         self._waiting.extend(run.batch for piece in pieces for run in piece.runs)
-
-
-def _names(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import CorruptDataError
+from tidegate.operators.entrance import Entrance
 from tidegate.operators.map import MapOperator, UserFunctionError
 from tidegate.operators.source import sources_of
 from tidegate.plan.identity import function_name, function_text
@@ -28,6 +29,7 @@ from tidegate.state.keygroups import canonical
 from tidegate.state.ownership import Ownership, keyed_table
 from tidegate.state.partial import grouped
 from tidegate.state.run import Frozen, Restored, Run
+from tidegate.state.runs import empty_batch
 from tidegate.state.sessions import key_codes
 from tidegate.values import Json
 
@@ -88,11 +90,21 @@ class ProcessOperator(MapOperator):
     late_rows = 0
 
     def __init__(self, spec: Process, context: OperatorContext) -> None:
-        super().__init__(spec.name, cast("Any", spec.function), spec.schema, context.thread(f"process-{spec.name}"), context.wake)
+        super().__init__(
+            spec.name,
+            cast("Any", spec.function),
+            spec.schema,
+            context.thread(f"process-{spec.name}"),
+            context.wake,
+            spec.event_time,
+            kind="process",
+            role="as output",
+        )
+        self._state_entrance = Entrance(self._what, spec.state, None, UserFunctionError, "as state")
         self._spec = spec
         self._ownership = Ownership(spec.keys, context.own, context.key_groups)
         self._table = keyed_table(_stored_schema(spec), spec.keys)
-        self._keys = pa.RecordBatch.from_pylist([], self._table.key_schema)
+        self._keys = empty_batch(self._table.key_schema)
         self._slots: Slots = np.empty(0, np.int64)
         self._held = None if spec.inputs[0].event_time is None else HeldRows(spec.name, spec.time, spec.out_of_orderness)
 
@@ -180,27 +192,14 @@ class ProcessOperator(MapOperator):
     def _checked(self, call: Future[Any]) -> pa.RecordBatch:
         error = call.exception()
         if error is not None:
-            raise UserFunctionError(f"the function of process {self._name!r} raised {error!r}") from error
+            raise UserFunctionError(f"{self._what} raised {error!r}") from error
         match call.result():
             case (output, state):
-                emitted = self._fitting("output", output, self._output)
-                self._keep(self._fitting("state", state, self._spec.state))
+                emitted = empty_batch(self._output) if output is None else self._entrance.admitted(output)
+                self._keep(self._state_entrance.admitted(state))
                 return emitted
             case other:
                 raise self._wrong(f"must return a pair (output, state), not {type(other).__name__}")
-
-    def _fitting(self, what: str, given: object, schema: pa.Schema) -> pa.RecordBatch:
-        """One batch of this schema; columns may come in any order."""
-        if given is None and what == "output":
-            return pa.RecordBatch.from_pylist([], schema=schema)
-        if not isinstance(given, pa.RecordBatch | pa.Table):
-            raise self._wrong(f"must return a RecordBatch as {what}, not {type(given).__name__}")
-        types = {field.name: field.type for field in schema}
-        if {field.name: field.type for field in given.schema} != types or len(given.schema) != len(schema):
-            raise self._wrong(f"must return the {what} columns [{_text(schema)}], not [{_text(given.schema)}]")
-        columns = [given.column(name) for name in schema.names]
-        arrays = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _keep(self, state: pa.RecordBatch) -> None:
         """Write the states that came back; take away those of keys that were left out."""
@@ -228,7 +227,7 @@ class ProcessOperator(MapOperator):
         return np.asarray(found)
 
     def _wrong(self, what: str) -> UserFunctionError:
-        return UserFunctionError(f"the function of process {self._name!r} {what}")
+        return UserFunctionError(f"{self._what} {what}")
 
 
 def _marked(run: Run) -> Run:
@@ -240,7 +239,3 @@ def _stored_schema(spec: Process) -> pa.Schema:
     """Keys first, then the rest of the state."""
     others = [field for field in spec.state if field.name not in spec.keys]
     return pa.schema([pa.field(f.name, f.type) for f in (*(spec.state.field(key) for key in spec.keys), *others)])
-
-
-def _text(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)

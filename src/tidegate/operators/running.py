@@ -27,6 +27,10 @@ from tidegate.state.run import PIECE_ROWS, Frozen, Restored, Run
 from tidegate.state.table import KeyedTable
 from tidegate.values import Json
 
+_ROW = "__row"
+_NEW = "__new "
+"""No key and no part of an aggregate begins with these underscores, so nothing can clash."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunningAggregate(OperatorSpec):
@@ -174,19 +178,19 @@ class RunningAggregateOperator:
             return batch
         table = pa.Table.from_batches([batch])
         for name, seen in self._seen.items():
-            table = table.append_column(f"new {name}", self._first_seen(batch, name, seen))
-        counts: list[Call] = [(f"new {name}", "sum") for name in self._seen]
+            table = table.append_column(_NEW + name, self._first_seen(batch, name, seen))
+        counts: list[Call] = [(_NEW + name, "sum") for name in self._seen]
         found = merged_columns(table, self._spec.keys, self._layout.parts, counts)
         return fitted(found, self._table.schema)
 
     def _first_seen(self, batch: pa.RecordBatch, name: str, table: KeyedTable[Run]) -> pa.Array:
         """1 for a row with a pair of key and value that was never seen, once per pair; else 0."""
         columns = [*self._spec.keys, name]
-        numbered = pa.table([*batch.select(columns).columns, pa.array(np.arange(batch.num_rows))], [*columns, "row"])
+        numbered = pa.table([*batch.select(columns).columns, pa.array(np.arange(batch.num_rows))], [*columns, _ROW])
         numbered = numbered.filter(pc.is_valid(numbered.column(name)))
         fresh = np.zeros(batch.num_rows, np.int64)
         if numbered.num_rows:
-            *pair, rows = grouped(numbered, columns, [("row", "min")])
+            *pair, rows = grouped(numbered, columns, [(_ROW, "min")])
             pairs = pa.RecordBatch.from_arrays(pair, schema=table.schema)
             slots = table.find(pairs)
             new = np.flatnonzero(~table.present(slots))

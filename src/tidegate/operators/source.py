@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.operators.entrance import Entrance
 from tidegate.plan.connector import Source
 from tidegate.plan.identity import labelled, last_part
-from tidegate.plan.operator import Description, OperatorSpec
+from tidegate.plan.operator import Description, OperatorSpec, Stateless
 from tidegate.values import Json
 
 
@@ -42,12 +44,14 @@ class Read(OperatorSpec):
         if with_columns is None or len(names) == len(self.schema.names):
             return self
         source = with_columns(names)
-        return replace(self, source=source, schema=source.schema, pruned=True)
+        schema = pa.schema([self.schema.field(name) for name in source.schema.names])
+        return replace(self, source=source, schema=schema, pruned=True)
 
     def filtered(self, expression: pc.Expression) -> Read | None:
         """With a filter that the source applies itself, if it can and has none yet."""
         with_filter = getattr(self.source, "with_filter", None)
-        if with_filter is None or self.pushed is not None:
+        # The filter was checked against decoded columns; a source would apply it to its own.
+        if with_filter is None or self.pushed is not None or self.source.schema.types != self.schema.types:
             return None
         return replace(self, source=with_filter(expression), pushed=expression)
 
@@ -60,6 +64,10 @@ class Read(OperatorSpec):
             shown["pushed_filter"] = str(self.pushed)
         return shown | {"pushed_columns": True} if self.pruned else shown
 
+    def admit(self) -> Admit:
+        """The first operator of its stage."""
+        return Admit(Entrance(f"source {self.name!r}", self.schema, self.source.event_time))
+
     def state_shape(self, key_groups: int) -> dict[str, Json]:
         """Offsets of splits, and the event time that watermarks come of."""
         return {"kind": "source", "event_time": self.source.event_time}
@@ -71,3 +79,14 @@ def sources_of(spec: OperatorSpec) -> Iterator[Read]:
         yield spec
     for each in spec.specs:
         yield from sources_of(each)
+
+
+class Admit(Stateless):
+    """The first operator after a source: rows as the plan knows them."""
+
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
+
+    def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Emit the batch, checked and decoded."""
+        return (self._entrance.admitted(batch),)

@@ -79,6 +79,14 @@ class Source(Protocol):
         """A reader of this split; ``offset`` is ``None`` for the beginning. Called on a node."""
 
 
+@runtime_checkable
+class ChecksSchema(Protocol):
+    """A sink that can't take every column. A stream asks it when the sink is given, before anything starts."""
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``InvalidUseError`` with the column, its type and what to cast it to, if these can't be written."""
+
+
 @dataclass(frozen=True, slots=True)
 class WriterContext:
     """Which writer this is. Staged names must contain ``gang`` and ``subtask``, so that no two writers ever share one."""

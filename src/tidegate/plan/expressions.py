@@ -17,9 +17,13 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
+from tidegate.state.plain import is_plain, plain
 
 _MISSING = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*\)) in ")
 _BY_POSITION = re.compile(r"\bFieldPath\(\d")
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_CALL = re.compile(r"\b(\w+)\(")
+_RANDOM = re.compile(r"\brandom\(\{")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +48,8 @@ class Column:
 def column(where: str, name: str, expression: pc.Expression, schema: pa.Schema) -> Column:
     """The checked column; raises ``InvalidUseError`` naming what does not fit."""
     found = output_type(where, expression, schema)
+    if not is_plain(found):
+        expression, found = _decoded(where, expression, found), plain(found)
     return Column(name, expression, found, columns_used(expression, schema))
 
 
@@ -54,8 +60,7 @@ def passed_on(field: pa.Field) -> Column:
 
 def output_type(where: str, expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     """The type of the expression's values over this schema. ``where`` starts the error's sentence."""
-    if _BY_POSITION.search(str(expression)):
-        raise InvalidUseError(f"{where}: name columns, do not number them expression={expression}")
+    _check_replayable(where, expression)
     try:
         found = _bind(expression, schema.empty_table())
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -97,6 +102,43 @@ def no_column(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, there, n=1)
     hint = f", did you mean {close[0]!r}?" if close else ""
     return f"there is no column {name!r}{hint} columns={', '.join(there)}"
+
+
+def _check_replayable(where: str, expression: pc.Expression) -> None:
+    """Refuse what would not give the same value on another node, or when rows are read again after a failure."""
+    called = _TEXT.sub("", str(expression))
+    if _BY_POSITION.search(called):
+        raise InvalidUseError(f"{where}: name columns, do not number them expression={expression}")
+    if _RANDOM.search(called):
+        raise InvalidUseError(
+            f"{where}: random numbers would be others when rows are read again after a failure, compute them from a column "
+            f"expression={expression}"
+        )
+    known = set(pc.list_functions())
+    own = [name for name in _CALL.findall(called) if name in known and not hasattr(pc, name)]
+    if own:
+        raise InvalidUseError(
+            f"{where}: a function that was registered with Arrow exists in this process only, call it in map_batches() "
+            f"function={own[0]}"
+        )
+
+
+def _decoded(where: str, expression: pc.Expression, found: pa.DataType) -> pc.Expression:
+    """The expression, its values decoded. Arrow's cast can't do that for everything, and makes invalid lists of list views."""
+    if not _casts(found):
+        raise InvalidUseError(
+            f"{where}: the result has an encoding that can't be decoded here, cast to {plain(found)} instead type={found} "
+            f"expression={expression}"
+        )
+    return expression.cast(plain(found))
+
+
+def _casts(kind: pa.DataType) -> bool:
+    if pa.types.is_run_end_encoded(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return False
+    if pa.types.is_dictionary(kind):
+        return bool(plain(kind.value_type) == kind.value_type and not pa.types.is_nested(kind.value_type))
+    return is_plain(plain(kind)) and all(_casts(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _bind(expression: pc.Expression, table: pa.Table) -> pa.DataType:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pyarrow as pa
 
 from tidegate.errors import InvalidUseError
+from tidegate.plan.columns import carried, check_key_type, check_names, check_result_names
 from tidegate.plan.expressions import need_column
-from tidegate.state.functions import AggregateColumn, plain
+from tidegate.state.functions import AggregateColumn
+from tidegate.state.plain import plain
 from tidegate.values import Json
 
 WINDOW_START = "window_start"
@@ -28,7 +28,7 @@ def aggregate_schema(
     results = [pa.field(each.name, aggregate_type(each, schema)) for each in aggregates]
     grouped = [pa.field(key, plain(schema.field(key).type)) for key in keys]
     fields = [*grouped, *_bounds(schema.field(event_time).type), *results]
-    check_unique("aggregate", [field.name for field in fields])
+    _check_results(fields, aggregates)
     return pa.schema([_plain(field) for field in fields])
 
 
@@ -36,13 +36,18 @@ def running_schema(keys: tuple[str, ...], aggregates: tuple[AggregateColumn, ...
     """Keys, then one column per aggregate."""
     results = [pa.field(each.name, aggregate_type(each, schema)) for each in aggregates]
     fields = [*(pa.field(key, plain(schema.field(key).type)) for key in keys), *results]
-    check_unique("aggregate", [field.name for field in fields])
+    _check_results(fields, aggregates)
     return pa.schema(fields)
+
+
+def _check_results(fields: list[pa.Field], aggregates: tuple[AggregateColumn, ...]) -> None:
+    check_names("aggregate", [field.name for field in fields])
+    check_result_names("aggregate", [each.name for each in aggregates])
 
 
 def process_state(where: str, keys: tuple[str, ...], state: pa.Schema, schema: pa.Schema) -> pa.Schema:
     """The columns of a function's state: the keys, in front unless the user has placed them, then the user's."""
-    check_unique(where, state.names)
+    state = carried(where, state)
     for key in keys:
         kind = plain(schema.field(key).type)
         if key in state.names and state.field(key).type != kind:
@@ -77,12 +82,9 @@ def aggregate_type(aggregate: AggregateColumn, schema: pa.Schema) -> pa.DataType
 
 
 def key_field(where: str, name: str, schema: pa.Schema) -> pa.Field:
-    """A column that rows can be grouped by; raises if it is missing, nested or clashes with the result."""
+    """A column that rows can be grouped by; raises if it is missing, of no such type or clashes with the result."""
     field = need_column(where, name, schema)
-    if pa.types.is_nested(field.type) or pa.types.is_null(field.type) or pa.types.is_dictionary(field.type):
-        raise InvalidUseError(
-            f"{where}: column {name!r} can't be a key, cast it with select() type={field.type}"
-        )
+    check_key_type(where, field)
     if name in BOUNDS or name.startswith("__"):
         raise InvalidUseError(
             f"{where}: a key may not be called like a column of the result, rename it with select() "
@@ -103,17 +105,8 @@ def join_schema(keys: tuple[str, ...], left: pa.Schema, right: pa.Schema, left_t
         others = [_renamed(field, suffix, names) for field in side if field.name not in keys]
         fields += others
         names |= {field.name for field in others}
-    check_unique("join", [field.name for field in fields])
+    check_names("join", [field.name for field in fields])
     return pa.schema([_plain(field) for field in fields])
-
-
-def check_unique(where: str, names: Iterable[str]) -> None:
-    """Refuse a schema in which a name comes twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise InvalidUseError(f"{where}: two columns of the result would be called {name!r}, rename one")
-        seen.add(name)
 
 
 def schema_text(schema: pa.Schema) -> str:

@@ -8,6 +8,8 @@ from tidegate.errors import InvalidUseError
 from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+LONGEST = 1 << 60
+"""In any unit: three of these still leave most of 64-bit time on either side of the epoch. 36 years in nanoseconds."""
 _STEPS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
@@ -32,6 +34,10 @@ def in_unit(where: str, duration_ms: int, kind: pa.DataType) -> int:
     if rest:
         raise InvalidUseError(
             f"{where}: {duration_ms}ms is no whole number of the column's units type={kind}"
+        )
+    if value > LONGEST:
+        raise InvalidUseError(
+            f"{where}: {duration_ms}ms is too long for the column's unit, cast the event time to a coarser one type={kind}"
         )
     return value
 

@@ -17,7 +17,7 @@ from tidegate.core.unaligned import UnalignedCheckpointMetrics
 from tidegate.operators.sink import SinkOperator
 from tidegate.operators.source import Read
 from tidegate.plan.connector import SinkWriter
-from tidegate.plan.operator import Measured, OperatorContext, OperatorSpec
+from tidegate.plan.operator import Measured, Operator, OperatorContext, OperatorSpec
 from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.continuous import open_reader
@@ -199,6 +199,7 @@ def _chain(
     stage: Stage, setup: NodeSetup, threads: Threads, post: Post, assembly: Assembly, now_ms: Callable[[], int]
 ) -> tuple[Chain, Reader | None]:
     specs = list(stage.operators)
+    operators: list[tuple[str, Operator]] = []
     reader = None
     head = specs[0]
     if isinstance(head, Read):
@@ -208,6 +209,7 @@ def _chain(
         reader = open_reader(
             head.name, head.source, splits, setup.node, setup.parallelism, now_ms, side_by_side=ordered
         )
+        operators.append((head.name, head.admit()))
     context = OperatorContext(
         subtask=setup.node,
         parallelism=setup.parallelism,
@@ -217,7 +219,7 @@ def _chain(
         executor=threads.executor,
         wake=partial(post, _nothing),
     )
-    operators = [(first.name, first.build_fused(rest, context)) for first, *rest in fused(specs)]
+    operators += [(first.name, first.build_fused(rest, context)) for first, *rest in fused(specs)]
     assembly.writers += [operator.writer for _, operator in operators if isinstance(operator, SinkOperator)]
     return Chain(operators), reader
 

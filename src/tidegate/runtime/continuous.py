@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Offset, Polled, Source, Split, SplitReader
-from tidegate.runtime.source import SIDE_BY_SIDE_MAX, Reader, SourceReader
+from tidegate.runtime.source import SIDE_BY_SIDE_MAX, Reader, SourceReader, reached
 from tidegate.state.run import Frozen, Restored, Run
 from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME, Json
 
@@ -187,7 +187,7 @@ class ContinuousReader:
         if highest is None:
             return
         current.highest = highest if current.highest is None else max(current.highest, highest)
-        bound = highest - self._source.out_of_orderness
+        bound = reached(highest, self._source.out_of_orderness)
         self._top = bound if self._top is None else max(self._top, bound)
 
     def _take_new(self) -> None:
@@ -256,7 +256,7 @@ class ContinuousReader:
     def _time_of(self, each: OpenSplit) -> int:
         if each.highest is None:
             return _lowest(each.split)
-        return each.highest - self._source.out_of_orderness
+        return reached(each.highest, self._source.out_of_orderness)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ def resume_offsets(states: Iterable[object]) -> dict[str, Offset]:
 
 
 def _lowest(split: Split) -> int:
-    return BEGINNING_OF_TIME if split.lowest is None else split.lowest
+    return BEGINNING_OF_TIME if split.lowest is None else reached(split.lowest)
 
 
 def mark(split_id: str) -> bytes:

@@ -23,6 +23,7 @@ from tidegate.errors import (
     InvalidUseError,
     NoCheckpoint,
 )
+from tidegate.operators.join import PANE_COLUMNS
 from tidegate.operators.stored import current_rows
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.snapshotfile import WATERMARK_KEY, crc32c, read_run
@@ -245,9 +246,12 @@ def _decoded(runs: Sequence[pa.RecordBatch], layout: Layout, shape: dict[str, An
 def _plain(run: pa.RecordBatch, shape: dict[str, Any]) -> pa.Table:
     """The stored columns themselves; those that say where in time a row is get the names of results."""
     table = pa.Table.from_batches([run])
-    side = next((name.removeprefix("__") for name in table.column_names if name in ("__left", "__right")), None)
+    if not shape.get("window"):
+        return table
+    first = table.column_names[0]  # later columns of that name are the user's
+    side = first.removeprefix("__") if first in PANE_COLUMNS else None
     for at, name in enumerate(table.column_names):
-        if name in (WINDOW, END, "__left", "__right"):
+        if name in (WINDOW, END) or (at == 0 and side is not None):
             table = table.set_column(at, _time_name(name, shape), table.column(at).cast(_time_type(shape)))
     return table if side is None else table.add_column(0, "side", pa.array([side] * len(table), pa.string()))
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tidegate.core.messages import IDLE, Event, StreamMessage, Watermark
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
+from tidegate.state.runs import empty_batch
 from tidegate.wire.arrow import event_of
 
 WATERMARK_KEY = b"watermark"
@@ -92,7 +93,7 @@ def read_run(data: bytes, path: str) -> pa.RecordBatch:
 def encode_inflight(messages: Sequence[Message], schema: pa.Schema, compression: str | None) -> Encoded:
     """Recorded events and watermarks, in order; small events that follow each other become one."""
     gathering = _Gathering()
-    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    empty = empty_batch(schema)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.PythonFile(gathering, mode="w") as sink, pa.ipc.new_stream(sink, schema, options=options) as writer:
         for piece in _together(messages, schema):
@@ -149,4 +150,4 @@ def concat(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
     if len(batches) == 1:
         return batches[0]
     table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
-    return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
+    return table.to_batches()[0] if table.num_rows else empty_batch(schema)

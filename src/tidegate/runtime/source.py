@@ -196,8 +196,8 @@ class SourceReader:
             return min(*map(self._time_of, self._open.values()), self._floor[self._next])
         _, highest = self._resume.get(self._own[self._next], (None, None))
         if highest is None:
-            return self._floor[self._next]
-        return min(highest - self._source.out_of_orderness, self._floor[self._next + 1])
+            return reached(self._floor[self._next])
+        return min(reached(highest, self._source.out_of_orderness), self._floor[self._next + 1])
 
     def freeze(self) -> Frozen:
         """The position, in time that does not grow with what was read, or is to be."""
@@ -223,6 +223,11 @@ class SourceReader:
         """Let go of the open splits."""
         for each in self._open.values():
             each.reader.close()
+
+
+def reached(highest: int, out_of_orderness: int = 0) -> int:
+    """The watermark of rows up to this time. That of the end of time is kept for a source that has ended."""
+    return max(BEGINNING_OF_TIME, min(highest, END_OF_TIME - 1) - out_of_orderness)
 
 
 def floors(lowest: Sequence[int | None]) -> list[int]:

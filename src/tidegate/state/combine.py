@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import InvalidUseError
 from tidegate.state.functions import Part
+from tidegate.state.order import comparable
+from tidegate.state.partial import too_large
 
 
 def combined(
@@ -20,25 +21,25 @@ def combined(
     """The rows of ``new`` with the parts of both. ``counts`` are columns that are added up like parts."""
     columns = {name: new.column(name) for name in new.schema.names}
     for name in counts:
-        columns[name] = _sum(old.column(name), new.column(name))
+        columns[name] = _sum(name, old.column(name), new.column(name))
     for part in parts:
         if part.by_time:
             columns |= _chosen(old, new, part)
         elif part.merge == "sum":
-            columns[part.name] = _sum(old.column(part.name), new.column(part.name))
+            columns[part.name] = _sum(part.name, old.column(part.name), new.column(part.name))
         else:
             mine, theirs = old.column(part.name), new.column(part.name)
             columns[part.name] = _either(_beats(theirs, mine, smaller=part.function == "min"), theirs, mine)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=new.schema)
 
 
-def _sum(old: pa.Array, new: pa.Array) -> pa.Array:
+def _sum(name: str, old: pa.Array, new: pa.Array) -> pa.Array:
     if old.null_count == len(old):
         return new
     try:
         both = pc.add_checked(_wide(old), _wide(new)).cast(new.type)
     except pa.ArrowInvalid as error:
-        raise InvalidUseError(f"a sum is too large for its column: sum a float or a decimal ({error})") from error
+        raise too_large(name, error) from error
     return pc.coalesce(both, old, new)
 
 
@@ -52,7 +53,7 @@ def _chosen(old: pa.RecordBatch, new: pa.RecordBatch, part: Part) -> dict[str, p
     smaller = part.function == "first"
     earlier = _beats(new.column(part.time), old.column(part.time), smaller=smaller)
     equal = pc.equal(new.column(part.time), old.column(part.time)).fill_null(False)
-    value = _beats(new.column(part.name), old.column(part.name), smaller=smaller)
+    value = _beats(comparable(new.column(part.name)), comparable(old.column(part.name)), smaller=smaller)
     wins = pc.or_(earlier, pc.and_(equal, value))
     return {name: _either(wins, new.column(name), old.column(name)) for name in part.columns}
 

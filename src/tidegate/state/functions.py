@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InvalidUseError
+from tidegate.state.keygroups import canonical
+from tidegate.state.plain import plain
 
 PartFunction: TypeAlias = Literal["count_all", "count", "sum", "min", "max", "first", "last"]
 ResultType: TypeAlias = Callable[[str, pa.DataType], pa.DataType]
@@ -131,20 +133,6 @@ class AggregateColumn:
 
 # -- result types --------------------------------------------------------------------------------------------
 
-_UNORDERED = (pa.types.is_nested, pa.types.is_null, pa.types.is_dictionary, pa.types.is_float16, pa.types.is_duration)
-
-
-def plain(kind: pa.DataType) -> pa.DataType:
-    """The type in which values of ``kind`` are grouped and compared: without dictionaries and views."""
-    if pa.types.is_dictionary(kind):
-        return plain(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    return kind
-
-
 def _int64(where: str, kind: pa.DataType) -> pa.DataType:
     return pa.int64()
 
@@ -172,9 +160,25 @@ def _check_number(where: str, kind: pa.DataType) -> None:
 
 
 def _ordered(where: str, kind: pa.DataType) -> pa.DataType:
-    if any(refused(kind) for refused in _UNORDERED) or (pa.types.is_decimal(kind) and kind.bit_width < 128):
+    if not can_be_ordered(plain(kind)):
         raise InvalidUseError(f"{where} can't order this column, cast it before type={kind}")
     return plain(kind)
+
+
+def can_be_ordered(kind: pa.DataType) -> bool:
+    """True for a column that ``min`` and ``max`` can take; found by trying."""
+    if pa.types.is_null(kind):
+        return False
+    table = pa.table({"k": pa.array([], pa.int64()), "v": pa.nulls(0, kind)})
+    try:
+        pa.TableGroupBy(table, ["k"], use_threads=False).aggregate([("v", "min")])
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def _one_zero(parts: Sequence[pa.Array]) -> pa.Array:
+    return canonical(parts[0])  # which of two zeros was met first must not show
 
 
 def _mean(parts: Sequence[pa.Array]) -> pa.Array:
@@ -186,8 +190,8 @@ def _mean(parts: Sequence[pa.Array]) -> pa.Array:
 
 COUNT = AggregateFunction("count", _int64, (("n", "count"),), takes_rows=True)
 SUM = AggregateFunction("sum", _sum_type, (("s", "sum"),))
-MIN = AggregateFunction("min", _ordered, (("lo", "min"),))
-MAX = AggregateFunction("max", _ordered, (("hi", "max"),))
+MIN = AggregateFunction("min", _ordered, (("lo", "min"),), _one_zero)
+MAX = AggregateFunction("max", _ordered, (("hi", "max"),), _one_zero)
 MEAN = AggregateFunction("mean", _float64, (("s", "sum"), ("n", "count")), _mean, as_float=True)
 FIRST = AggregateFunction("first", _same, (("v", "first"),))
 LAST = AggregateFunction("last", _same, (("v", "last"),))

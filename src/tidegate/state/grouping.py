@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.state.dense import Call
-from tidegate.state.functions import Part, plain
+from tidegate.state.functions import Part
 from tidegate.state.keygroups import canonical
+from tidegate.state.order import one_nan
 from tidegate.state.partial import WINDOW, Layout, fitted, grouped, ranked, summable, taken, work_type
+from tidegate.state.plain import plain
 from tidegate.state.windows import Windows
 
 
@@ -68,7 +70,7 @@ class RowGrouping:
         return inputs
 
     def _choose(self, inputs: _Inputs, table: pa.Table, place: int, part: Part) -> None:
-        values = _as(table.column(part.column), plain(table.schema.field(part.column).type))
+        values = one_nan(_as(table.column(part.column), plain(table.schema.field(part.column).type)))
         times = _as(table.column(self._event_time), pa.int64())
         order, inputs.columns[f"rank {place}"] = ranked(values, times)
         inputs.calls.append((f"rank {place}", "min" if part.function == "first" else "max"))

@@ -76,7 +76,7 @@ def _small(runs: list[Run]) -> bool:
 class Panes:
     """One input's rows by pane.
 
-    ``column`` holds the pane of a row; ``rows_of`` counts the source rows in a batch.
+    The first column holds the pane of a row; ``rows_of`` counts the source rows in a batch.
     """
 
     def __init__(
@@ -86,23 +86,22 @@ class Panes:
         keys: Sequence[str],
         groups: int,
         schema: pa.Schema,
-        column: str,
         merge: Merge,
         rows_of: Callable[[pa.RecordBatch], int],
     ) -> None:
         self.late_rows = 0
         self._windows, self._closed, self._keys, self._groups = windows, closed, tuple(keys), groups
-        self._schema, self._column = schema, column
+        self._schema = schema
         self._merge, self._rows_of = merge, rows_of
         self._panes: dict[int, Tiers] = {}
 
     def insert(self, batch: pa.RecordBatch) -> None:
         """Keep the rows; drop and count the late ones and those without a pane."""
-        if batch.column(self._column).null_count:
-            placed = batch.column(self._column).is_valid()
+        if batch.column(0).null_count:
+            placed = batch.column(0).is_valid()
             self.late_rows += self._rows_of(batch.filter(pc.invert(placed)))
             batch = batch.filter(placed)
-        for pane, rows in by_pane(batch, self._column):
+        for pane, rows in by_pane(batch):
             retires_at = self._windows.retires_at(pane)
             if retires_at is not None:
                 self._insert(pane, self._in_time(rows, retires_at))
@@ -136,7 +135,7 @@ class Panes:
         """The rows of the window's runs that are in time, labelled with its start. Copies, unless a window is a pane."""
         if self._windows.tumbling:
             return runs  # a pane with one window: nothing is kept once it is closed for a group
-        return [Run(batch) for batch in self._still_open([relabelled(run.batch, self._column, start) for run in runs], start)]
+        return [Run(batch) for batch in self._still_open([relabelled(run.batch, start) for run in runs], start)]
 
     def retire(self, watermark: int) -> None:
         """Forget the panes whose last window this watermark closes."""
@@ -153,7 +152,7 @@ class Panes:
     def restore(self, runs: Iterable[Run]) -> None:
         """Take the rows of our key groups. A run that is ours as a whole stays the same run."""
         for run in runs:
-            for pane, rows in by_pane(self.own_rows(run.batch), self._column):
+            for pane, rows in by_pane(self.own_rows(run.batch)):
                 kept = run if rows.num_rows == run.batch.num_rows else Run(rows)
                 self._panes.setdefault(pane, Tiers(self._merge)).append(kept)
 
@@ -161,8 +160,8 @@ class Panes:
         """The rows of our key groups among stored ones. Refuses rows that are none of this state."""
         if not batch.schema.equals(self._schema):
             raise CorruptDataError(f"stored state has other columns columns={batch.schema.names}")
-        if batch.column(self._column).null_count:
-            raise CorruptDataError(f"stored state has a row without a window column={self._column}")
+        if batch.column(0).null_count:
+            raise CorruptDataError(f"stored state has a row without a window column={batch.schema.names[0]}")
         groups, own = self._groups_of(batch), self._closed.own
         mine = (groups >= own.start) & (groups < own.stop)
         return batch if mine.all() else keygroups.rows(batch, np.flatnonzero(mine))

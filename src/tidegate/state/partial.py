@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 from tidegate.errors import InvalidUseError
 from tidegate.state import dense
 from tidegate.state.dense import Call
-from tidegate.state.functions import AggregateColumn, Part, plain
+from tidegate.state.functions import AggregateColumn, Part
+from tidegate.state.order import comparable
+from tidegate.state.plain import plain
 
 WINDOW = "__window"
 END = "__end"
@@ -152,16 +154,26 @@ def fitted(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
     A value that does not fit is an error.
     """
-    try:
-        arrays = [
-            column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(columns, schema, strict=True)
-        ]
-    except pa.ArrowInvalid as error:
-        raise InvalidUseError(
-            f"a result is too large for its column: sum a float or a decimal ({error})"
-        ) from error
+    arrays = [
+        column if column.type == field.type else _fit(column, field)
+        for column, field in zip(columns, schema, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _fit(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise too_large(field.name, error) from error
+
+
+def too_large(part: str, error: Exception) -> InvalidUseError:
+    """What a sum that leaves its type says, in whichever step it does."""
+    result = part.removesuffix("__s")
+    return InvalidUseError(
+        f"a sum is too large for its type: cast the column to decimal128(38, 0) or float64 before result={result} ({error})"
+    )
 
 
 def merge_partials(batches: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
@@ -210,11 +222,11 @@ def merged_columns(
 
 
 def ranked(values: pa.ChunkedArray, times: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-    """The rows in the order of time and value, and each row's place in it; null for a null value or time.
+    """The rows in the order of time and value, and each row's index in it; null for a null value or time.
 
     So the first of a group is the one with the smallest place, which every kind of grouping can find.
     """
-    table = pa.table({"t": times, "v": values})
+    table = pa.table({"t": times, "v": comparable(values)})
     order = pc.sort_indices(table, sort_keys=[("t", "ascending"), ("v", "ascending")])
     places = np.empty(len(order), np.int64)
     places[order.to_numpy()] = np.arange(len(order))
@@ -249,8 +261,10 @@ def _part_type(part: Part, input: pa.Schema) -> pa.DataType:
 
 
 def _sortable(part: Part, kind: pa.DataType) -> pa.DataType:
+    """The type, if windows can sort it and running aggregates can compare it."""
     try:
         ranked(pa.chunked_array([pa.nulls(2, kind)]), pa.chunked_array([pa.nulls(2, pa.int64())]))
+        pc.less(*(comparable(pa.nulls(1, kind)) for _ in range(2)))
     except (pa.ArrowException, TypeError) as error:
         message = f"{part.function} does not work on {kind}: use another column column={part.column}"
         raise InvalidUseError(message) from error

@@ -111,4 +111,4 @@ class StoredRuns:
 
 
 def _labelled(batch: pa.RecordBatch, label: int | None) -> pa.RecordBatch:
-    return batch if label is None else relabelled(batch, batch.schema.names[0], label)
+    return batch if label is None else relabelled(batch, label)

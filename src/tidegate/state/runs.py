@@ -18,11 +18,16 @@ PARTS_MAX = 65_535
 """The most parts that rows are cut into by hash."""
 
 
-def by_pane(batch: pa.RecordBatch, column: str) -> list[tuple[int, pa.RecordBatch]]:
-    """The batch's rows by the value of an int64 column without nulls, smallest first."""
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows. Arrow's own way to make one does not know all types."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+def by_pane(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+    """The batch's rows by the value of their first column, an int64 without nulls, smallest first."""
     if batch.num_rows == 0:
         return []
-    values = batch.column(column).to_numpy()
+    values = batch.column(0).to_numpy()
     low, high = int(values.min()), int(values.max())
     if low == high:
         return [(low, batch)]
@@ -38,10 +43,10 @@ def by_pane(batch: pa.RecordBatch, column: str) -> list[tuple[int, pa.RecordBatc
     ]
 
 
-def relabelled(batch: pa.RecordBatch, column: str, value: int) -> pa.RecordBatch:
-    """The batch with this int64 column set to one value."""
+def relabelled(batch: pa.RecordBatch, value: int) -> pa.RecordBatch:
+    """The batch with its first column, an int64, set to one value."""
     values = pa.array(np.full(batch.num_rows, value, np.int64))
-    return batch.set_column(batch.schema.get_field_index(column), batch.schema.field(column), values)
+    return batch.set_column(0, batch.schema.field(0), values)
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -14,11 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import InvalidUseError
 from tidegate.state.dense import Call
-from tidegate.state.functions import Part, plain
+from tidegate.state.functions import Part
 from tidegate.state.keygroups import canonical
-from tidegate.state.partial import END, WINDOW, Layout, fitted, merged_columns
+from tidegate.state.order import one_nan
+from tidegate.state.partial import END, WINDOW, Layout, fitted, merged_columns, too_large
+from tidegate.state.plain import plain
+from tidegate.state.runs import empty_batch
 
 Ints = npt.NDArray[np.int64]
 
@@ -39,9 +41,9 @@ def sessions_of_rows(
     starts = pc.if_else(usable, times, pa.scalar(None, pa.int64()))
     columns = {WINDOW: starts, END: pc.add(starts, gap)}
     for name, source in (*((key, key) for key in layout.keys), *layout.distinct.items()):
-        columns[name] = canonical(_cast(table.column(source), schema.field(name).type))
+        columns[name] = canonical(_cast(table.column(source), schema.field(name)))
     for part in layout.parts:
-        columns |= _lifted(table, part, schema.field(part.name).type, times)
+        columns |= _lifted(table, part, schema.field(part.name), times)
     return merged_sessions(pa.table(columns), layout, schema)
 
 
@@ -54,9 +56,11 @@ def merged_sessions(
     ``counted``, where such values are counted (the schema has the counts then).
     """
     if not table.num_rows:
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return empty_batch(schema)
     starts, ends, missing = _bounds(table)
-    order, numbers, first, last = _merge(key_codes(table, layout.keys), starts, ends)
+    codes = key_codes(table, layout.keys)
+    # A session may begin at the beginning of time, where rows without a start are put.
+    order, numbers, first, last = _merge(codes if missing is None else 2 * codes + missing, starts, ends)
     table = table.take(pa.array(order)).append_column(_SESSION, pa.array(numbers))
     by = (_SESSION,) if counted else (_SESSION, *layout.distinct)
     counts: list[Call] = [(name, "count_distinct") for name in layout.distinct] if counted else []
@@ -112,20 +116,22 @@ def key_codes(table: pa.Table, keys: Sequence[str]) -> Ints:
     return codes
 
 
-def _lifted(table: pa.Table, part: Part, kind: pa.DataType, times: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+def _lifted(table: pa.Table, part: Part, field: pa.Field, times: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
     """What a part is for one row."""
     if part.column is None:
         return {part.name: pa.array(np.ones(table.num_rows, np.int64))}
     column = table.column(part.column)
     if part.function == "count":
         return {part.name: column.is_valid().cast(pa.int64())}
-    lifted = {part.name: _cast(column, kind)}
-    return lifted | {part.time: times} if part.by_time else lifted
+    if part.by_time:
+        return {part.name: one_nan(_cast(column, field)), part.time: times}
+    return {part.name: _cast(column, field)}
 
 
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    kind = field.type
     column = column.cast(plain(column.type)) if plain(column.type) != column.type else column
     try:
         return column if column.type == kind else column.cast(kind, safe=pa.types.is_integer(kind))
     except pa.ArrowInvalid as error:
-        raise InvalidUseError(f"a value is too large to be summed: sum a float or a decimal ({error})") from error
+        raise too_large(field.name, error) from error
