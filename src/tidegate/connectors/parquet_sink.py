@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.connectors.local import file_errors, local_path
+from tidegate.connectors.owner import Lease
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import CHUNK_ROWS, FILE_BYTES, FileWriter, StagedWriter
+from tidegate.core.ownership import Claim, Holder
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Committable, WriterContext
 
@@ -58,7 +60,7 @@ class ParquetSink:
         return self._directory.path
 
     def check_writable(self) -> None:
-        """Make the directory; raises ``InvalidUseError`` if nothing can be written there.
+        """Raises ``InvalidUseError`` if nothing can be written there, and leaves nothing behind.
 
         Called on the driver.
         """
@@ -87,13 +89,25 @@ class ParquetSink:
         """The same for all files that gangs before this one staged after this checkpoint, except ``keep``."""
         self._directory.hide_unnamed(gang, checkpoint_id, keep)
 
-    def claim(self, owner: str, take: bool) -> None:
-        """Refuse a directory that belongs to somebody else, unless it is taken from them. Called on the driver."""
-        self._directory.claim(owner, take)
-
     def adopt(self) -> None:
         """What is published now is another job's and stays, whatever becomes of this one."""
         self._directory.adopt()
+
+    def check_claim(self, claim: Claim) -> None:
+        """Refuse a directory that this run may not have. Called on the driver; only reads."""
+        self._directory.check_claim(claim)
+
+    def claim(self, claim: Claim) -> Lease:
+        """Take the directory for this run, or refuse. Called on the driver."""
+        return self._directory.claim(claim)
+
+    def holder(self) -> Holder | None:
+        """Who has the directory. Only reads."""
+        return self._directory.holder()
+
+    def newest_id(self) -> int:
+        """The newest checkpoint id of what is shown; 0: there is none."""
+        return self._directory.newest_id()
 
     def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
         """Delete what gangs before this one staged, but for ``keep``; the names that went."""

@@ -12,32 +12,30 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
 from tidegate.clock import Clock
 from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.adapt import UnalignedStreak
 from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
-from tidegate.core.log import LogView
-from tidegate.core.resolve import (
-    AlreadyFinished,
-    Decision,
-    FallBack,
-    Refuse,
-    RestoreChoice,
-    RestoreFrom,
-    StartFresh,
-    resolve,
-)
+from tidegate.core.resolve import AlreadyFinished, Decision, RestoreChoice
 from tidegate.core.restart import GiveUp, RestartAfter, RestartPolicy, Restarts
-from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, RetryableError, TidegateError
+from tidegate.errors import (
+    FencedError,
+    InvalidUseError,
+    JobFailedError,
+    ProtocolError,
+    RetryableError,
+    TidegateError,
+)
 from tidegate.runtime.chores import Chores
 from tidegate.runtime.commands import command
 from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection, carried
 from tidegate.runtime.host import Launch
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.opening import Opening
 from tidegate.runtime.report import aborted, added_up, committed
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.savepoint import Savepoint
@@ -77,6 +75,10 @@ class LeaderSetup:
     savepoint: Savepoint | None = None
     """Where to start from while the log has no commit."""
     spools: Spools = field(default_factory=Spools)
+    stays: bool = True
+    """The log outlives this process."""
+    hold: bool = False
+    """Nothing is started after the takeover until ``proceed`` says so."""
 
 
 class Leader:
@@ -92,7 +94,12 @@ class Leader:
         self._timers = Timers()
         self._gang: GangState | None = None
         self._restarts = Restarts(setup.restarts)
-        self._choice: RestoreChoice = setup.restore
+        self.opening = Opening(
+            setup.log, setup.publisher, self._machine.shape, self._machine.leader, stays=setup.stays, restore=setup.restore,
+            overwrite=setup.overwrite, append=setup.append and setup.savepoint is not None,
+        )  # fmt: skip
+        self._held = setup.hold
+        self._taken_over = threading.Event()
         self._requests = Requests()
         self._history: list[dict[str, Any]] = []
         self._committed = 0
@@ -107,8 +114,6 @@ class Leader:
         self.status = "STARTING"
         self.error: JobFailedError | None = None
         self.cause: str | None = None
-        self.restored_from: int | None = None
-        self.skipped: tuple[tuple[int, str], ...] = ()
         self._over = False
         self.ended = threading.Event()
         self.on_end: Callable[[], None] = lambda: None
@@ -117,36 +122,42 @@ class Leader:
 
     def check(self) -> bool:
         """Read the log and refuse a start that can't be, before anything is started or changed. True: it is done. Blocks."""
-        self._setup.publisher.check()
-        self._read = self._setup.log.recent()
-        view = self._read.view()
-        self._setup.log.warn_of(view.damage)
-        decision = self._resolve(view)
-        match decision:
-            case Refuse(why):
-                raise InvalidUseError(why)
-            case StartFresh() if self._setup.savepoint is None or not self._setup.append:
-                self._setup.publisher.prepare_fresh_start(self._setup.overwrite)
-            case StartFresh():
-                self._setup.publisher.adopt()  # the user says that sinks show what the savepoint's job had written, and no more
-            case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
-                self.restored_from = manifest.epoch
-                self._setup.publisher.claim()
-        return isinstance(decision, AlreadyFinished)
+        return isinstance(self.opening.look(), AlreadyFinished)
 
-    def _resolve(self, view: LogView) -> Decision:
-        return resolve(view, self._machine.shape, self._setup.log.fault, self._choice, **self._setup.publisher.hiding)
+    @property
+    def restored_from(self) -> int | None:
+        """The epoch that this job was started from."""
+        return self.opening.restored_from
+
+    def take(self) -> Decision:
+        """Wait until this leader has taken over, and take the sinks; gives what to start from. Blocks. Only with ``hold``."""
+        self._taken_over.wait()
+        if self.ended.is_set() or self._machine.term is None:
+            raise self.error or JobFailedError(f"the job ended before it started status={self.status} job={self.job}")
+        return self.opening.take(self._machine.log, self._machine.term)
+
+    def proceed(self, decision: Decision, spools: Spools) -> None:
+        """All is there that a gang needs: start it from this. The other half of ``take``."""
+
+        def go() -> None:
+            self._held = False
+            self._chores.spools = spools
+            self._handle(self.opening.request(decision, self._machine.log))
+
+        self._mailbox.post(go)
 
     def run(self) -> None:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
-            self._handle(self._read)
-            self._read = ev.LogRead(())  # the coordinator keeps what may still be restored
+            self._handle(self.opening.read)
+            self.opening.read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
                 self._timers.run_due(self._clock.now_ms())
                 for action in self._mailbox.take(self._timers.wait_ms(self._clock.now_ms())):
                     if not self._over:  # what came together with the end must not change how the job ended
                         action()
+        except FencedError as error:
+            self._fail(Cause(str(error)))
         except Exception as error:
             log.exception("the leader failed job=%s", self.job)
             self._fail(Cause(f"the leader failed: {error!r}"))
@@ -155,13 +166,14 @@ class Leader:
 
     def _wind_up(self) -> None:
         """Nothing of the job is left running behind its end, and whoever waits for it is told even if some of this fails."""
-        for step in (self._end_processes, self.on_end, self._threads.close):
+        for step in (self._end_processes, self.on_end, self._threads.close, self.publisher.release):
             try:
                 step()
             except Exception:
                 log.exception("something may be left behind the job's end job=%s", self.job)
         self._requests.close(f"the job has ended status={self.status} job={self.job}")
         self.ended.set()
+        self._taken_over.set()
 
     def _end_processes(self) -> None:
         if self._gang is not None:
@@ -336,7 +348,9 @@ class Leader:
             case do.Hide():
                 self._later("sinks", self._chores.hide, effect)
             case do.ResolveRestore():
-                self._choose_restore()
+                self._taken_over.set()
+                if not self._held:
+                    self._choose_restore()
             case do.StartGang():
                 self._start_gang(effect)
             case do.StopGang():
@@ -361,7 +375,8 @@ class Leader:
         def done(future: Future[ev.Event | None]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
-                self._mailbox.post(partial(self._fail, Cause.of(name, error)))
+                fenced = isinstance(error, FencedError)
+                self._mailbox.post(partial(self._fail, Cause(str(error)) if fenced else Cause.of(name, error)))
             elif not future.cancelled():
                 event = future.result()
                 if event is not None:
@@ -382,28 +397,13 @@ class Leader:
     def _decide(self, tries: int) -> ev.Event | None:
         # The coordinator waits for this answer and changes nothing meanwhile, so its own view of the log is as good as a new one.
         try:
-            decision = self._resolve(self._machine.log)
+            decision = self.opening.resolve(self._machine.log)
         except RetryableError as error:
             if tries <= 1:
                 raise
             self._mailbox.post(partial(self._choose_again, tries - 1, str(error)))
             return None
-        self._choice = "latest"
-        match decision:
-            case StartFresh():
-                return ev.RestoreRequested(None)
-            case RestoreFrom(manifest) | AlreadyFinished(manifest):
-                return ev.RestoreRequested(manifest.epoch)
-            case FallBack(manifest, skipped):
-                self.skipped = skipped
-                for epoch, why in skipped:
-                    log.warning("checkpoint skipped: %s epoch=%s job=%s", why, epoch, self.job)
-                self.restored_from = manifest.epoch
-                return ev.RestoreRequested(manifest.epoch)
-            case Refuse(why):
-                raise InvalidUseError(why)
-            case _:
-                assert_never(decision)
+        return self.opening.request(decision, self._machine.log)
 
     def _start_gang(self, effect: do.StartGang) -> None:
         keep = () if effect.manifest is None else effect.manifest.committables
