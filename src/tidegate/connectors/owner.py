@@ -183,13 +183,18 @@ def _taking(path: str) -> Iterator[None]:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         deadline = time.monotonic() + TAKING_LIMIT_S
-        while not _locked(descriptor, fcntl.LOCK_EX):
+        while not _locked_at(lock, descriptor):
             if time.monotonic() > deadline:
                 raise RetryableError(f"another start has been taking this directory for {TAKING_LIMIT_S:.0f} s path={path}")
             time.sleep(0.01)
         yield
     finally:
         os.close(descriptor)
+
+
+def _locked_at(path: str, descriptor: int) -> bool:
+    with file_errors(path):
+        return _locked(descriptor, fcntl.LOCK_EX)
 
 
 def _locked(descriptor: int, how: int) -> bool:

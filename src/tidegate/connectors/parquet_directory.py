@@ -42,6 +42,7 @@ class ParquetDirectorySource(ParquetSource):
         idle_timeout: Duration = "1s",
     ) -> None:
         self._root = _directory(path)
+        self.directories = [self._root]
         self._configure(schema or _first_schema(self._root), event_time, out_of_orderness)
         self.idle_timeout_ms = parse_duration_ms(idle_timeout, name="idle_timeout", minimum_ms=1)
 

@@ -24,6 +24,7 @@ from tidegate.runtime.host import Launch
 from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader, LeaderSetup
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.running import check_places
 from tidegate.runtime.savepoint import read_savepoint
 from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
@@ -79,6 +80,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     check_supply(plan, place or given, fresh=options.restore == "none")
     splits = _splits(plan, lambda spec: not hasattr(spec.source, "with_store"))
     _check_bounds(plan, options)
+    check_places(plan)
     coordinator = DistributedCheckpointCoordinator(
         plan_shape(plan, options.parallelism), coordinator_config(options.checkpoint), leader=secrets.token_hex(8)
     )

@@ -21,14 +21,7 @@ from tidegate.core.adapt import UnalignedStreak
 from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
 from tidegate.core.resolve import AlreadyFinished, Decision, RestoreChoice
 from tidegate.core.restart import GiveUp, RestartAfter, RestartPolicy, Restarts
-from tidegate.errors import (
-    FencedError,
-    InvalidUseError,
-    JobFailedError,
-    ProtocolError,
-    RetryableError,
-    TidegateError,
-)
+from tidegate.errors import InvalidUseError, JobFailedError, ProtocolError, RetryableError, TidegateError
 from tidegate.runtime.chores import Chores
 from tidegate.runtime.commands import command
 from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection, carried
@@ -156,11 +149,9 @@ class Leader:
                 for action in self._mailbox.take(self._timers.wait_ms(self._clock.now_ms())):
                     if not self._over:  # what came together with the end must not change how the job ended
                         action()
-        except FencedError as error:
-            self._fail(Cause(str(error)))
         except Exception as error:
             log.exception("the leader failed job=%s", self.job)
-            self._fail(Cause(f"the leader failed: {error!r}"))
+            self._fail(Cause.of("the leader failed", error))
         finally:
             self._wind_up()
 
@@ -178,6 +169,9 @@ class Leader:
     def _end_processes(self) -> None:
         if self._gang is not None:
             self._gang.stop("the job has ended")
+        for action in self._mailbox.take(0):  # nodes that have just come would wait for an answer
+            if getattr(action, "func", None) == self._node_joined:
+                action()
         if not self._setup.launcher.join(RETURN_LIMIT_MS / 1000):
             self._setup.launcher.cancel()
             self._setup.launcher.join(RETURN_LIMIT_MS / 1000)
@@ -251,7 +245,10 @@ class Leader:
 
     def joined(self, connection: NodeConnection) -> None:
         """A node opened its stream and said hello."""
-        self._mailbox.post(partial(self._node_joined, connection))
+        if self._over:
+            self._node_joined(connection)
+        else:
+            self._mailbox.post(partial(self._node_joined, connection))
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
@@ -262,7 +259,7 @@ class Leader:
         self._mailbox.post(partial(self._node_left, connection, error))
 
     def _node_joined(self, connection: NodeConnection) -> None:
-        if self._gang is None:
+        if self._gang is None or self._over:
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="no gang is wanted now")))
         elif self._gang.join(connection.hello, connection):
             self._gang.welcome()
@@ -375,8 +372,7 @@ class Leader:
         def done(future: Future[ev.Event | None]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
-                fenced = isinstance(error, FencedError)
-                self._mailbox.post(partial(self._fail, Cause(str(error)) if fenced else Cause.of(name, error)))
+                self._mailbox.post(partial(self._fail, Cause.of(name, error)))
             elif not future.cancelled():
                 event = future.result()
                 if event is not None:
