@@ -91,6 +91,10 @@ class CollectSink:
         """The newest checkpoint id of what is shown; 0: there is none."""
         return self._directory.newest_id()
 
+    def hides(self, committables: Sequence[Committable]) -> bool:
+        """True when any of these was taken out of sight. Only reads."""
+        return self._directory.hides(committables)
+
     def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
         """Delete what gangs before this one staged, but for ``keep``; the names that went."""
         return self._directory.sweep(gang, keep)

@@ -194,6 +194,10 @@ class StagingDirectory:
         """The newest checkpoint id of the files that a reader sees and that are this job's own; 0: there is none."""
         return max((int(found["id"], 16) for _, found in self._own_published()), default=0)
 
+    def hides(self, committables: Sequence[Committable]) -> bool:
+        """True when any of these was taken out of sight. Only reads."""
+        return any(os.path.exists(self.hidden_path(file.final)) for file in files_of(committables))
+
     def _idle(self) -> bool:
         return not self.published() and not self._names(PENDING)
 

@@ -73,6 +73,7 @@ class Opening:
         self._check_sinks(decision, identity or unread, view.next_slot)
         if not isinstance(decision, StartFresh):
             self._check_branch(view, identity)
+            self._check_lineage(view, decision.manifest.epoch)
             self.restored_from = decision.manifest.epoch
         return decision
 
@@ -138,6 +139,17 @@ class Opening:
                     f"the sink {name!r} was last written by a run of another copy of this store, and both went on since: put "
                     f"that copy back, or start with restore='none' and overwrite=True {owner.whereabouts}"
                 )
+
+    def _check_lineage(self, view: LogView, epoch: int) -> None:
+        """A lost part of the log may have gone back to an older epoch: what it hid can't be shown again."""
+        lineage = set(view.lineage())
+        kept = [m for m in view.held() if m.epoch in lineage and m.epoch <= epoch] if self.ahead(view) else []
+        if self._publisher.hides(c for manifest in kept for c in manifest.committables):
+            raise InvalidUseError(
+                "the log has lost entries, or an older copy of the store was put back, and a restore among them has hidden rows "
+                "that this log counts as published: put the newest copy back, restore an older epoch, or start with restore='none' "
+                f"and overwrite=True epoch={epoch}"
+            )
 
     # -- changing things -------------------------------------------------------------------------------------------
 

@@ -99,6 +99,11 @@ class Publisher:
         """The newest checkpoint that each sink shows, where that can be seen. Only reads."""
         return {name: sink.newest_id() for name, sink in self._owned()}
 
+    def hides(self, committables: Iterable[CommittableEntry]) -> bool:
+        """True when a sink has taken any of these out of sight, as far as that can be seen. Only reads."""
+        groups = ((self.sinks.get(operator), entries) for _, operator, entries in _by_epoch_and_sink(committables))
+        return any(sink.hides(_committables(entries)) for sink, entries in groups if sink is not None and hasattr(sink, "hides"))
+
     def check_claims(self, claims: Mapping[str, Claim]) -> None:
         """Refuse sinks that are somebody else's. Only reads."""
         for name, sink in self._owned():
