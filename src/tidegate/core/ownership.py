@@ -123,8 +123,9 @@ def _runs(owner: Owner) -> str:
 
 def _belongs(owner: Owner) -> str:
     return (
-        f"this directory belongs to the {owner.name}, which may have rows on their way into it: choose another one, or start "
-        f"with restore='none' and overwrite=True if that job is over store={owner.store} {owner.whereabouts}"
+        f"this directory belongs to the {owner.name}, which may have rows on their way into it: choose another one, or, if "
+        f"that job is over, start with restore='none' and overwrite=True, or from a savepoint of it with append=True "
+        f"store={owner.store} {owner.whereabouts}"
     )
 
 

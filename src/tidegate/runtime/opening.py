@@ -147,8 +147,8 @@ class Opening:
         if self._publisher.hides(c for manifest in kept for c in manifest.committables):
             raise InvalidUseError(
                 "the log has lost entries, or an older copy of the store was put back, and a restore among them has hidden rows "
-                "that this log counts as published: put the newest copy back, restore an older epoch, or start with restore='none' "
-                f"and overwrite=True epoch={epoch}"
+                "that this log counts as published: put the newest copy back, restore an older epoch, or start with "
+                f"restore='none' and overwrite=True epoch={epoch}"
             )
 
     # -- changing things -------------------------------------------------------------------------------------------
