@@ -201,18 +201,6 @@ def test_what_another_job_has_published_is_never_hidden(sink: ParquetSink) -> No
     assert seen(sink.path) == [] == names(sink, "_adopted")
 
 
-def test_a_directory_belongs_to_one_sink_of_one_job_until_it_is_taken(sink: ParquetSink) -> None:
-    sink.check_writable()
-    sink.claim("sink 'a' of job 'one'", False)
-    sink.claim("sink 'a' of job 'one'", False)
-    with pytest.raises(InvalidUseError, match="belongs to the sink 'a' of job 'one'"):
-        sink.claim("sink 'a' of job 'two'", False)
-    sink.claim("sink 'a' of job 'two'", True)
-    with pytest.raises(InvalidUseError, match="of job 'two'"):
-        sink.claim("sink 'a' of job 'one'", False)
-    assert [name for name in os.listdir(sink.path) if name.startswith("_owner")] == ["_owner"], "drafts are gone"
-
-
 def test_nothing_is_swept_before_anything_was_written(sink: ParquetSink) -> None:
     assert sink.sweep(5, []) == []
 
@@ -315,10 +303,14 @@ def test_making_a_sink_makes_no_directory(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_check_writable_makes_the_directory_and_leaves_nothing_in_it(sink: ParquetSink) -> None:
+def test_looking_whether_a_sink_can_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path / "a" / "b")
     sink.check_writable()
-    assert names(sink, "") == ["_hidden", "_pending"]
-    assert names(sink, "_hidden") == names(sink, "_pending") == []
+    assert os.listdir(tmp_path) == []
+    sink.commit(1, [stage(sink, 1)])
+    before = sorted(tmp_path.rglob("*"))
+    sink.check_writable()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:

@@ -54,3 +54,19 @@ def test_a_gang_that_runs_past_a_hidden_head_is_not_taken_over(last: Damaged) ->
     driver = Driver(log=(*LOG, last)).lead()
     driver.tell(events.GangRunning(0, EVERYONE, EVERYONE))
     assert driver.machine.mode is Mode.READY and driver.machine.metrics.stale_messages == 1
+
+
+def test_rows_of_a_part_of_the_log_that_was_lost_are_hidden_whatever_their_gang() -> None:
+    """The next gang's number may be lower than theirs: a rolled-back log counts again."""
+    kept = CommittableEntry("out", 0, 0, 2, {}, 2)
+    driver = Driver(log=(takeover(0), commit(1), commit(2, 1, committables=(kept,)))).lead()
+    driver.tell(events.RestoreRequested(2, sinks_ahead=True))
+    assert driver.answer() == [orders.Hide(4, (), False, orders.Unnamed(2, (kept,), every_gang=True))]
+
+
+def test_a_finished_job_whose_sinks_are_ahead_hides_what_its_log_lost() -> None:
+    driver = Driver(log=(takeover(0), commit(1, final=True))).lead()
+    assert driver.tell(events.RestoreRequested(1, sinks_ahead=True)) == [
+        orders.Hide(0, (), False, orders.Unnamed(1, (), every_gang=True))
+    ]
+    assert [type(order) for order in driver.tell(events.Hidden(0))] == [orders.JobFinished]

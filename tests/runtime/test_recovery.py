@@ -169,10 +169,12 @@ def test_two_jobs_do_not_share_a_directory(jobs: Jobs) -> None:
     source, out = GatedSource(events(500), allowed=0), jobs.path / "out"
     stream = tg.from_source(source)
     first = jobs.start(tg.Pipeline("one", stream.write_parquet(out)), 1)
-    with pytest.raises(InvalidUseError, match=r"belongs to the sink .* of job 'one'.*overwrite=True"):
+    with pytest.raises(InvalidUseError, match=r"sink .* of job 'one' is running"):
         jobs.start(tg.Pipeline("two", stream.write_parquet(out)), 1)
     first.checkpoint()
     first.stop()
+    with pytest.raises(InvalidUseError, match=r"belongs to the sink .* of job 'one'.*overwrite=True"):
+        jobs.start(tg.Pipeline("two", stream.write_parquet(out)), 1)
     jobs.finish(tg.Pipeline("two", tg.from_source(GatedSource(events(500))).write_parquet(out)), 1, overwrite=True)
     with pytest.raises(InvalidUseError, match="of job 'two'"):
         jobs.start(tg.Pipeline("one", stream.write_parquet(out)), 1)
@@ -232,8 +234,8 @@ def test_a_corrupt_newest_checkpoint_is_skipped_and_named(jobs: Jobs) -> None:
     source.allow()
     again = jobs.finish(pipeline, 2)
     assert again.restored_from == older
-    assert [epoch for epoch, _ in again._leader.skipped] == [newer]
-    assert "damaged" in again._leader.skipped[0][1]
+    assert [epoch for epoch, _ in again.skipped] == [newer]
+    assert "damaged" in again.skipped[0][1]
     assert [row[1:] for row in found_counts(sink)] == sorted((k, 1, v) for _, k, v in rows_of(source.table))
 
 

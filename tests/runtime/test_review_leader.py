@@ -137,7 +137,7 @@ def test_the_leader_does_not_keep_the_whole_log_in_memory() -> None:
     world.lead()
     world.until(lambda: world.leader.status == "RUNNING")
     assert len(world.leader._machine.log.held()) <= 3
-    assert not world.leader._read.entries
+    assert not world.leader.opening.read.entries
 
 
 def test_what_a_commit_costs_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def test_a_store_that_does_not_answer_for_a_while_is_no_damage() -> None:
     head = world.leader._machine.log.head_epoch
     world.kill_node(0)
     world.until(lambda: world.gangs == 2)
-    assert store.failures == 0 and world.leader.skipped == ()
+    assert store.failures == 0 and world.leader.opening.skipped == ()
     assert world.leader._machine.log.head_epoch in (head, None if head is None else head + 1)
     source.allow()
     world.finish()

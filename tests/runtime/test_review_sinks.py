@@ -70,7 +70,7 @@ def test_what_a_killed_job_without_checkpoints_staged_is_gone_after_the_next_sta
     source = GatedSource(events(1_000), rows_per_poll=20, allowed=300)
     written = tg.from_source(source).write_parquet(tmp_path, durable=False, file_bytes=1)
     first = World(tg.Pipeline("w", written), 1, interval=None)
-    first.until(lambda: len(list((tmp_path / "_pending").iterdir())) > 5)
+    first.until(lambda: len(list((tmp_path / "_pending").glob("*"))) > 5)
     with monkeypatch.context() as killed:
         killed.setattr(StagedWriter, "close", lambda writer: None)
         first.kill_leader()

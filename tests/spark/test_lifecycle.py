@@ -46,6 +46,17 @@ def test_a_job_starts_quickly_on_a_warm_session(start: Start, tmp_path: Path) ->
     assert seconds < 10
 
 
+def test_a_pipeline_that_runs_is_not_started_a_second_time(start: Start, tmp_path: Path) -> None:
+    """A notebook's cell that is run again: the first job goes on, and after its end the cell works."""
+    pipeline, store = endless(tmp_path), tmp_path / "store"
+    first = started(start(pipeline, store=store))
+    with pytest.raises(InvalidUseError, match=r"running in this process already.*job=endless status=RUNNING"):
+        start(pipeline, store=store)
+    assert first.status == "RUNNING"
+    first.stop()
+    started(start(pipeline, store=store))
+
+
 def test_the_default_parallelism_leaves_a_slot_free(spark: SparkSession, start: Start, tmp_path: Path) -> None:
     job = started(start(endless(tmp_path), parallelism=None))
     assert len(job.metrics()["nodes"]) == 4

@@ -216,7 +216,7 @@ def test_corrupt_inflight_data_falls_back_to_the_previous_checkpoint(tmp_path: P
     file.write_bytes(bytes(data))
     job = scene.finish()
     assert job.restored_from == first["epoch"]
-    ((epoch, why),) = job._leader.skipped
+    ((epoch, why),) = job.skipped
     assert epoch == second["epoch"]
     assert damaged in why
     assert "damaged" in why

@@ -51,7 +51,12 @@ class Job:
     @property
     def skipped(self) -> tuple[tuple[int, str], ...]:
         """The damaged checkpoints that were passed over to start from an older one: epoch and why, newest first."""
-        return self._leader.skipped
+        return self._leader.opening.skipped
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of this start: that the job has finished before, or that rows newer than the log were hidden."""
+        return tuple(self._leader.opening.notes)
 
     @property
     def ui_url(self) -> str | None:

@@ -13,6 +13,7 @@ from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
 from tidegate.runtime.address import LOOPBACK
 from tidegate.runtime.begin import JobOptions, begin
+from tidegate.runtime.running import starting
 from tidegate.runtime.security import Tls
 
 if TYPE_CHECKING:
@@ -60,10 +61,12 @@ def start_job(
         tls=tls,
         spool=None if spool is None else _path("spool", spool),
     )
-    gang = SparkGang(spark, width)
-    register_format(spark)
-    ship_code(spark)
-    return Job(begin(plan, gang, options))
+    with starting(plan.job, options.store) as started:
+        register_format(spark)
+        ship_code(spark)
+        leader = begin(plan, SparkGang(spark, width), options)
+        started(leader)
+    return Job(leader)
 
 
 def _path(name: str, given: object) -> str:

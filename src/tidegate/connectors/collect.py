@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import pyarrow as pa
 
+from tidegate.connectors.owner import Lease
 from tidegate.connectors.spool import need_spool, read_batches, spool_directory, spool_writer
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import StagedWriter
+from tidegate.core.ownership import Claim, Holder
 from tidegate.plan.connector import Committable, WriterContext
 
 
@@ -49,7 +51,7 @@ class CollectSink:
         return pa.Table.from_batches(batches, schema)
 
     def check_writable(self) -> None:
-        """Make the spool directory; raises ``InvalidUseError`` if nothing can be written there."""
+        """Raises ``InvalidUseError`` if nothing can be written there, and leaves nothing behind."""
         self._directory.check_writable()
 
     def writer(self, context: WriterContext) -> StagedWriter:
@@ -75,6 +77,26 @@ class CollectSink:
     def adopt(self) -> None:
         """What is published now is another job's and stays, whatever becomes of this one."""
         self._directory.adopt()
+
+    def check_claim(self, claim: Claim) -> None:
+        """Refuse a directory that this run may not have. Called on the driver; only reads."""
+        self._directory.check_claim(claim)
+
+    def claim(self, claim: Claim) -> Lease:
+        """Take the directory for this run, or refuse. Called on the driver."""
+        return self._directory.claim(claim)
+
+    def holder(self) -> Holder | None:
+        """Who has the directory. Only reads."""
+        return self._directory.holder()
+
+    def newest_id(self) -> int:
+        """The newest checkpoint id of what is shown; 0: there is none."""
+        return self._directory.newest_id()
+
+    def hides(self, committables: Sequence[Committable]) -> bool:
+        """True when any of these was taken out of sight. Only reads."""
+        return self._directory.hides(committables)
 
     def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
         """Delete what gangs before this one staged, but for ``keep``; the names that went."""

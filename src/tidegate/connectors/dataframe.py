@@ -24,7 +24,8 @@ from tidegate.connectors.framespool import (
     StreamHead,
     check_schema,
     create,
-    newest,
+    generations,
+    next_generation,
     read_batch,
     read_chunk,
     read_head,
@@ -38,6 +39,8 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.plan.expressions import need_column
 from tidegate.plan.units import in_unit, is_event_time
+from tidegate.runtime.continuous import resume_offsets
+from tidegate.runtime.splits import digest
 from tidegate.store.base import Store
 from tidegate.store.open import open_store
 
@@ -67,6 +70,8 @@ class Feeder(Protocol):
 class _FrameSource:
     """What both kinds share. The feeder stays on the driver: it is left out when the source is pickled for the nodes."""
 
+    bounded: bool
+
     def __init__(
         self, feeder: Feeder, schema: pa.Schema, *, event_time: str | None, out_of_orderness: Duration, name: str
     ) -> None:
@@ -95,6 +100,19 @@ class _FrameSource:
             raise InvalidUseError(f"a DataFrame is spooled when its job starts, there is nothing to read before name={self.name}")
         return self._spool
 
+    def check_store(self, place: str, prefix: str) -> None:
+        """Refuse spools of other columns. Only reads."""
+        self._fitting(open_store(place), prefix)
+
+    def _fitting(self, store: Store, prefix: str) -> list[Spool]:
+        """The generations with these columns, newest first. None although there are some is an error."""
+        spools = [Spool(prefix, generation) for generation in generations(store, prefix)]
+        stored = [(read_manifest(store, each) if self.bounded else read_head(store, each)).schema for each in spools]
+        found = [each for each, schema in zip(spools, stored, strict=True) if schema == schema_text(self.schema)]
+        if spools and not found:
+            check_schema(stored[0], self.schema, spools[0].root)
+        return found
+
     def _need_feeder(self) -> Feeder:
         if self._feeder is None:
             raise InvalidUseError("this copy of the source is a node's: its DataFrame stayed on the driver")
@@ -107,17 +125,27 @@ class DataFrameSource(_FrameSource):
     bounded = True
     _chunks: Mapping[str, Chunk] = {}
 
-    def with_store(self, place: str, prefix: str, *, fresh: bool) -> DataFrameSource:
-        """The same source over its spool in this store. Computes the DataFrame unless that was done before. Blocks."""
+    def with_store(self, place: str, prefix: str, *, fresh: bool, states: Sequence[object] = ()) -> DataFrameSource:
+        """The same source over its spool in this store. Computes the DataFrame unless that was done before. Blocks.
+
+        ``states`` is what a checkpoint has of this source: it is read from the generation that the checkpoint is of.
+        """
         store = open_store(place)
-        generation = newest(store, prefix)
-        if generation is None or fresh:
-            spool = Spool(prefix, 0 if generation is None else generation + 1)
+        if fresh or not (known := self._fitting(store, prefix)):
+            spool = next_generation(store, prefix)
             chunks = self._need_feeder().fill(place, spool, self.schema, self.event_time)
             create(store, spool.manifest, FrameManifest(schema_text(self.schema), tuple(chunks)))
-        else:
-            spool = Spool(prefix, generation)
-        manifest = read_manifest(store, spool)
+            return self._reading(place, spool)
+        wanted = {state.get("digest") for state in states if isinstance(state, dict)}
+        found = (source for each in known if (source := self._reading(place, each))._digest in wanted)
+        return next(found, None) or self._reading(place, known[0])
+
+    @property
+    def _digest(self) -> str:
+        return digest(split.id for split in self.splits())
+
+    def _reading(self, place: str, spool: Spool) -> DataFrameSource:
+        manifest = read_manifest(open_store(place), spool)
         check_schema(manifest.schema, self.schema, spool.root)
         source = self._spooled_at(place, spool)
         source._chunks = {chunk.path: chunk for chunk in sorted(manifest.chunks, key=_by_time)}
@@ -189,15 +217,23 @@ class DataFrameStreamSource(_FrameSource):
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_tail": None}
 
-    def with_store(self, place: str, prefix: str, *, fresh: bool) -> DataFrameStreamSource:
-        """The same source over its spool in this store, which is begun if there is none."""
+    def with_store(self, place: str, prefix: str, *, fresh: bool, states: Sequence[object] = ()) -> DataFrameStreamSource:
+        """The same source over its spool in this store, which is begun if there is none.
+
+        ``states`` is what a checkpoint has of this source: it is read from the generation that the checkpoint is of.
+        """
         store = open_store(place)
-        generation = newest(store, prefix)
-        if generation is None or fresh:
-            generation = 0 if generation is None else generation + 1
-            create(store, Spool(prefix, generation).head, StreamHead(schema_text(self.schema), LANES, uuid4().hex))
-        spool = Spool(prefix, generation)
-        head = read_head(store, spool)
+        if fresh or not (known := self._fitting(store, prefix)):
+            spool = next_generation(store, prefix)
+            create(store, spool.head, StreamHead(schema_text(self.schema), LANES, uuid4().hex))
+            return self._reading(place, spool)
+        wanted = resume_offsets(states).keys()
+        readings = (self._reading(place, each) for each in known)
+        found = (source for source in readings if any(split.id in wanted for split in source.splits()))
+        return next(found, None) or self._reading(place, known[0])
+
+    def _reading(self, place: str, spool: Spool) -> DataFrameStreamSource:
+        head = read_head(open_store(place), spool)
         check_schema(head.schema, self.schema, spool.root)
         source = self._spooled_at(place, spool)
         source._lanes, source._token, source._tail, source._trimmed = head.lanes, head.token, None, 0

@@ -19,9 +19,11 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidegate.connectors.local import file_errors, file_names, remove_file
+from tidegate.connectors.owner import Lease
 from tidegate.connectors.spool import need_spool, read_batches, spool_directory, spool_writer
 from tidegate.connectors.staging import StagedFile, StagingDirectory, files_of
 from tidegate.connectors.writer import StagedWriter
+from tidegate.core.ownership import Claim, Holder
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Committable, WriterContext
 
@@ -58,7 +60,7 @@ class ForEachBatchSink:
         return ForEachBatchSink(self._need_function(), path)
 
     def check_writable(self) -> None:
-        """Make the spool directory; raises ``InvalidUseError`` if nothing can be written there."""
+        """Raises ``InvalidUseError`` if nothing can be written there, and leaves nothing behind."""
         self._directory.check_writable()
 
     def writer(self, context: WriterContext) -> StagedWriter:
@@ -84,6 +86,22 @@ class ForEachBatchSink:
     def abort(self, committables: Sequence[Committable]) -> None:
         """Drop these. Idempotent; what the function was already called with is left alone."""
         self._directory.discard(committables)
+
+    def check_claim(self, claim: Claim) -> None:
+        """Refuse a directory that this run may not have. Called on the driver; only reads."""
+        self._directory.check_claim(claim)
+
+    def claim(self, claim: Claim) -> Lease:
+        """Take the directory for this run, or refuse. Called on the driver."""
+        return self._directory.claim(claim)
+
+    def holder(self) -> Holder | None:
+        """Who has the directory. Only reads."""
+        return self._directory.holder()
+
+    def newest_id(self) -> int:
+        """The newest checkpoint id of what is shown; 0: there is none."""
+        return self._directory.newest_id()
 
     def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
         """Delete what gangs before this one staged, but for ``keep``; the names that went."""

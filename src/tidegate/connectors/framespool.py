@@ -138,15 +138,20 @@ class Spool:
         return f"{self.chunks}/{batch_id:020d}-{partition:05d}-{token}-{number:05d}.arrow"
 
 
-def newest(store: Store, prefix: str) -> int | None:
-    """The newest generation that was begun and can be read; ``None`` when there is none."""
+def generations(store: Store, prefix: str) -> list[int]:
+    """The generations that were begun and can be read, newest first."""
     found = set()
     for info in store.list(prefix):
         generation, _, rest = info.path.removeprefix(f"{prefix}/").partition("/")
         matched = _GENERATION.fullmatch(generation)
         if matched and rest in ("manifest.json", "spool.json"):
             found.add(int(matched[1]))
-    return max(found, default=None)
+    return sorted(found, reverse=True)
+
+
+def next_generation(store: Store, prefix: str) -> Spool:
+    """The one after all that are there."""
+    return Spool(prefix, max(generations(store, prefix), default=-1) + 1)
 
 
 def schema_text(schema: pa.Schema) -> str:

@@ -43,6 +43,7 @@ class ParquetDirectorySource(ParquetSource):
         idle_timeout: Duration = "1s",
     ) -> None:
         self._root = _directory(path)
+        self.directories = [self._root]
         self._configure(_first_schema(self._root) if schema is None else carried("schema", schema), event_time, out_of_orderness)
         self.idle_timeout_ms = parse_duration_ms(idle_timeout, name="idle_timeout", minimum_ms=1)
 

@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 
 from tidegate.connectors.local import file_errors, local_path
 from tidegate.connectors.merge import MergedFiles
+from tidegate.connectors.owner import Lease
 from tidegate.connectors.parquet_merge import ParquetMerge
 from tidegate.connectors.parquet_types import as_written, check_writable_columns, in_microseconds
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import CHUNK_ROWS, FILE_BYTES, StagedWriter
 from tidegate.core.budget import DEFAULT_BUDGET, PublishBudget
 from tidegate.core.duration import Duration, parse_duration_ms
+from tidegate.core.ownership import Claim, Holder
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Committable, Gathered, WriterContext
 
@@ -82,7 +84,7 @@ class ParquetSink:
         check_writable_columns("write_parquet", self._file_schema(schema))
 
     def check_writable(self) -> None:
-        """Make the directory; raises ``InvalidUseError`` if nothing can be written there.
+        """Raises ``InvalidUseError`` if nothing can be written there, and leaves nothing behind.
 
         Called on the driver.
         """
@@ -128,13 +130,29 @@ class ParquetSink:
         """The same for all files that gangs before this one staged after this checkpoint, except ``keep``."""
         self._merged.hide_unnamed(gang, checkpoint_id, keep)
 
-    def claim(self, owner: str, take: bool) -> None:
-        """Refuse a directory that belongs to somebody else, unless it is taken from them. Called on the driver."""
-        self._directory.claim(owner, take)
-
     def adopt(self) -> None:
         """What is published now is another job's and stays, whatever becomes of this one."""
         self._directory.adopt()
+
+    def check_claim(self, claim: Claim) -> None:
+        """Refuse a directory that this run may not have. Called on the driver; only reads."""
+        self._directory.check_claim(claim)
+
+    def claim(self, claim: Claim) -> Lease:
+        """Take the directory for this run, or refuse. Called on the driver."""
+        return self._directory.claim(claim)
+
+    def holder(self) -> Holder | None:
+        """Who has the directory. Only reads."""
+        return self._directory.holder()
+
+    def newest_id(self) -> int:
+        """The newest checkpoint id of what is shown; 0: there is none."""
+        return max(self._directory.newest_id(), self._merged.newest_id())
+
+    def hides(self, committables: Sequence[Committable]) -> bool:
+        """True when any of these was taken out of sight. Only reads."""
+        return self._directory.hides(committables) or self._merged.hides(committables)
 
     def sweep(self, gang: int, keep: Sequence[Committable]) -> list[str]:
         """Delete what gangs before this one staged, but for ``keep``; the names that went."""

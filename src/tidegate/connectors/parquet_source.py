@@ -57,7 +57,9 @@ class ParquetSource:
         event_time: str | None = None,
         out_of_orderness: Duration = "0s",
     ) -> None:
-        self._root, names = find_files(_paths(path))
+        paths = _paths(path)
+        self._root, names = find_files(paths)
+        self.directories = [each for each in paths if os.path.isdir(each)]
         self._configure(common_schema(self._root, names), event_time, out_of_orderness)
         self._file_count = len(names)
         self._splits = _splits([file_facts(self._root, name, self._schema, event_time) for name in names])

@@ -8,9 +8,9 @@ A staged file is in exactly one place, and moves in one direction only::
 
 Every step is one rename within one file system, which POSIX makes atomic. That is the whole fence: once a
 file has been hidden there is nothing left that a late ``publish`` of an old leader could rename, so it
-changes nothing. No file is ever renamed back. One directory belongs to one sink of one job, which ``_owner``
-names, because each sweeps away what it does not know. A job that adds to what another has published notes those names
-below ``_adopted``, because its own numbers begin anew.
+changes nothing. No file is ever renamed back. One directory belongs to one sink of one run, because each sweeps away what it
+does not know; ``owner`` says how. A job that adds to what another has published notes those names below ``_adopted``,
+because its own numbers begin anew.
 
 Names below ``_pending``, ``_hidden`` and ``_adopted`` end neither in ``.parquet`` nor in ``.arrow``, so that even a
 recursive glob over the directory finds published files only.
@@ -18,21 +18,24 @@ recursive glob over the directory finds published files only.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
 from tidegate.connectors.local import file_errors, file_names, moved, remove_file, sync_file
-from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.connectors.owner import Lease, check_claim, holder, taken
+from tidegate.core.ownership import Claim, Holder
+from tidegate.errors import CorruptDataError
 from tidegate.plan.connector import Committable, WriterContext
 
 PENDING = "_pending"
 HIDDEN = "_hidden"
 ADOPTED = "_adopted"
-OWNER = "_owner"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")
 _PENDING_NAME = re.compile(r"[A-Za-z0-9_.]+-[0-9]{4,}-g(?P<gang>[0-9]+)-[0-9a-f]{8}-[0-9]+\.pending")
@@ -125,14 +128,17 @@ class StagingDirectory:
             os.makedirs(os.path.join(self.path, HIDDEN), exist_ok=True)
 
     def check_writable(self) -> None:
-        """Make the directories, and write, move and remove a small file there."""
-        self.create()
-        probe = self.pending_path(f"probe-{os.getpid()}")
-        with file_errors(self.path):
-            with open(probe, "wb") as file:
-                file.write(b"tidegate")
-            os.replace(probe, self.hidden_path(os.path.basename(probe)))
-            os.unlink(self.hidden_path(os.path.basename(probe)))
+        """Write, move and remove a small file where files will be. Leaves nothing behind, no directory either."""
+        made = _made_directories(self.path)
+        try:
+            for place in ("", PENDING, HIDDEN):
+                directory = os.path.join(self.path, place)
+                if os.path.isdir(directory):
+                    _probe(directory)
+        finally:
+            for directory in reversed(made):
+                with suppress(OSError):  # somebody else has put something into it
+                    os.rmdir(directory)
 
     def publish(self, committables: Sequence[Committable]) -> None:
         """Show exactly these files.
@@ -164,41 +170,53 @@ class StagingDirectory:
         For a restore over a manifest that can't be read: the names tell what it may have published.
         """
         self.create()
-        self.sweep(gang, keep)  # first what waits: a late publish of it must not get past the next step
-        adopted = set(self._names(ADOPTED))
-        for name in self.published():
-            found = None if f"{name}.adopted" in adopted else _FINAL_NAME.fullmatch(name)
-            if found and int(found["gang"]) < gang and int(found["id"], 16) > checkpoint_id:
+        kept = {file.pending for file in files_of(keep)}
+        # First what waits: a late publish of it must not get past the next step. It is kept: an entry of the log that is lost
+        # now may have named it.
+        self._set_aside(n for n in self._names(PENDING) if n not in kept and _gang_of(n, gang) < gang)
+        for name, found in self._own_published():
+            if int(found["gang"]) < gang and int(found["id"], 16) > checkpoint_id:
                 self._moved(self.final_path(name), self.hidden_path(name))
         self.sync(os.path.join(self.path, HIDDEN))
         self.sync(self.path)
 
-    def claim(self, owner: str, take: bool) -> None:
-        """Note whose directory this is. Somebody else's is refused, unless ``take``."""
-        note = os.path.join(self.path, OWNER)
-        draft = f"{note}-{uuid4().hex}"
-        if take:
-            remove_file(note)
-        with file_errors(note):
-            with open(draft, "x", encoding="utf-8") as file:
-                file.write(owner)
-            try:
-                os.link(draft, note)
-            except FileExistsError:
-                self._check_owner(note, owner)
-            finally:
-                os.unlink(draft)
-        self.sync(note)
-        self.sync(self.path)
+    def check_claim(self, claim: Claim) -> None:
+        """Refuse a directory that this run may not have. Only reads."""
+        check_claim(self.path, claim, idle=self._idle())
 
-    def _check_owner(self, note: str, owner: str) -> None:
-        with open(note, encoding="utf-8", errors="replace") as file:
-            found = file.read(1_000)
-        if found != owner:
-            raise InvalidUseError(
-                f"this directory belongs to the {found}, which may have rows on their way into it: choose another one, or start "
-                f"with overwrite=True if that job is over path={self.path}"
-            )
+    def claim(self, claim: Claim) -> Lease:
+        """Take the directory, or refuse. What another log's run has staged is moved away, so that it can't show it any more."""
+        self.create()
+        with taken(self.path, claim, idle=self._idle()) as (lease, verdict):
+            if verdict.set_aside:
+                self._set_aside(self._names(PENDING))
+        return lease
+
+    def holder(self) -> Holder | None:
+        """Who has the directory. Only reads."""
+        return holder(self.path)
+
+    def newest_id(self) -> int:
+        """The newest checkpoint id of the files that a reader sees and that are this job's own; 0: there is none."""
+        return max((int(found["id"], 16) for _, found in self._own_published()), default=0)
+
+    def hides(self, committables: Sequence[Committable]) -> bool:
+        """True when any of these was taken out of sight. Only reads."""
+        return any(os.path.exists(self.hidden_path(file.final)) for file in files_of(committables))
+
+    def _idle(self) -> bool:
+        return not self.published() and not self._names(PENDING)
+
+    def _set_aside(self, pending: Iterable[str]) -> None:
+        for name in pending:
+            self._moved(self.pending_path(name), self.hidden_path(name))
+
+    def _own_published(self) -> Iterator[tuple[str, re.Match[str]]]:
+        adopted = set(self._names(ADOPTED))
+        for name in self.published():
+            found = _FINAL_NAME.fullmatch(name)
+            if found is not None and f"{name}.adopted" not in adopted:
+                yield name, found
 
     def adopt(self) -> None:
         """Note that what is published now is another job's and stays."""
@@ -262,6 +280,34 @@ class StagingDirectory:
             f"pending={file.pending} path={path}",
             path=path,
         )
+
+
+def _made_directories(path: str) -> list[str]:
+    """Make this directory; those that were not there, outermost first."""
+    missing = []
+    with file_errors(path):
+        at = path
+        while not os.path.lexists(at):
+            missing.append(at)
+            at = os.path.dirname(at)
+        for directory in reversed(missing):
+            os.makedirs(directory, exist_ok=True)
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    return missing[::-1]
+
+
+def _probe(directory: str) -> None:
+    probe = os.path.join(directory, f"_probe-{uuid4().hex}")
+    with file_errors(directory):
+        try:
+            with open(probe, "xb") as file:
+                file.write(b"tidegate")
+            os.replace(probe, f"{probe}.moved")
+        finally:
+            for left in (probe, f"{probe}.moved"):
+                with suppress(OSError):
+                    os.unlink(left)
 
 
 def _gang_of(name: str, unknown: int) -> int:

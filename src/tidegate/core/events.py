@@ -79,9 +79,13 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequested:
-    """The answer to ``ResolveRestore``: start from this epoch, ``None`` for a start without state."""
+    """The answer to ``ResolveRestore``: start from this epoch, ``None`` for a start without state.
+
+    ``sinks_ahead``: sinks show rows of checkpoints that the log does not have.
+    """
 
     epoch: int | None
+    sinks_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

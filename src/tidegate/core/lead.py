@@ -1,5 +1,4 @@
-"""Leading a job: taking over, starting gangs, having committables published, stopping. Checkpoints come on
-top of it.
+"""Leading a job: taking over, starting gangs, having committables published, stopping. Checkpoints come on top of it.
 
 This half of the coordinator owns the log and the publisher. It knows when a gang may start and when the job
 is over, and leaves the attempts at checkpoints to the class that builds on it, by the hooks at its end.
@@ -102,7 +101,7 @@ class Leader:
         self._writes = 0
         self._summed = 0
         self._stopping = False
-        self._started_any = False
+        self._started_any = self._sinks_ahead = False
         self._gang_alive = False
         self._stop_sent = False
         self._why = "leader elected"
@@ -152,8 +151,7 @@ class Leader:
         self._sum_up(SUMMARY_AT_END if final else SUMMARY_EVERY)
 
     def _sum_up(self, entries_min: int) -> None:
-        """Have a summary written if there are so many entries more than in the one before. When the job is about
-        to end, now: nobody waits for it at the end, and what still lands is read behind it."""
+        """Have a summary written if there are so many entries more than in the one before."""
         if self.log.next_slot - self._summed < entries_min or (summary := self.log.summary()) is None:
             return
         self._summed = summary.next_slot
@@ -161,9 +159,9 @@ class Leader:
 
     def _hiding(self, entry: Restore) -> Hide | None:
         """What sinks must not show after this restore."""
-        head, unnamed = self.log.head, None
-        if head is not None and self.log.lost_after(head.epoch) is not None:
-            unnamed = Unnamed(head.checkpoint_id, head.committables)
+        head, unnamed, ahead = self.log.head, None, self._sinks_ahead
+        if head is not None and (ahead or self.log.lost_after(head.epoch) is not None):
+            unnamed = Unnamed(head.checkpoint_id, head.committables, ahead)
         lost, fresh = self.log.off_lineage(), entry.parent is None
         return Hide(entry.slot, lost, fresh, unnamed) if lost or fresh or unnamed else None
 
@@ -182,9 +180,11 @@ class Leader:
         if self.mode is not Mode.READY:
             raise UnexpectedPhase(f"a gang can only be started when none is there mode={self.mode.value!r}")
         parent = None if event.epoch is None else self.log.restorable(event.epoch)
+        self._sinks_ahead = event.sinks_ahead
         if parent is not None and parent.final and parent.epoch == self.log.head_epoch:
             self._move(Mode.RECOVERING)
-            self._publisher.recover(None, parent)
+            lost = Unnamed(parent.checkpoint_id, parent.committables, every_gang=True)
+            self._publisher.recover(Hide(self.log.gang, (), unnamed=lost) if event.sinks_ahead else None, parent)
         elif parent is None and self._first_of_all():
             self._start_gang()
         else:

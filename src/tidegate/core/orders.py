@@ -174,11 +174,13 @@ class ResolveRestore:
 class Unnamed:
     """What lower gangs staged or published at cuts after ``checkpoint_id``, except ``keep``.
 
-    A damaged commit may have named it. Cuts up to that one are the restored epoch's own.
+    A damaged commit may have named it. Cuts up to that one are the restored epoch's own. ``every_gang``: a lost part of the log
+    named it, and its gangs may have had any number; none of this history has begun to stage yet.
     """
 
     checkpoint_id: int
     keep: tuple[CommittableEntry, ...]
+    every_gang: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,11 @@ class Sink(Protocol):
 
     To restore an older epoch it also needs ``hide(committables)``, which takes them out of sight for good; to do so past a
     damaged log entry, ``hide_unnamed(gang, checkpoint_id, keep)``: all that lower gangs staged after that checkpoint, but not
-    what was there when ``adopt()`` was called: another job's rows, to which this one adds.
+    what was there when ``adopt()`` was called: another job's rows, to which this one adds. A gang above all others means: of
+    whatever gang.
+
+    A sink that others may write to as well has ``check_claim(claim)``, ``claim(claim)``, ``holder()`` and ``newest_id()``, see
+    ``core.ownership``; what ``claim`` gives is asked before every publish.
     """
 
     def writer(self, context: WriterContext) -> SinkWriter:

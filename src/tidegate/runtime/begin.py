@@ -14,7 +14,7 @@ from tidegate.core.adapt import UnalignedStreak
 from tidegate.core.config import CheckpointConfig, UnalignedMode
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.resolve import RestoreChoice
+from tidegate.core.resolve import Refuse, RestoreChoice, StartFresh
 from tidegate.core.restart import RestartPolicy
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
@@ -27,13 +27,14 @@ from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.running import check_places
 from tidegate.runtime.savepoint import read_savepoint
 from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.splits import SplitList
-from tidegate.runtime.supply import Feeds, Spools, supplied, temporary_directory
+from tidegate.runtime.supply import Feeds, Spools, check_supply, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import check_writable, local_path, open_store, settled
 
@@ -69,41 +70,32 @@ class JobOptions:
 
 
 def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader:
-    """Check everything, then start the leader's thread. Raises before anything is started or changed. Blocks a while."""
+    """Check everything, then start the leader's thread. Raises before anything is started or changed. Blocks a while.
+
+    What has to be changed before a gang can start is changed after the leader's takeover: spools are begun, sinks taken.
+    """
     given = None if options.store is None else settled(options.store)
     place = _place(plan.job, given, options)
     store = open_store(place if place is not None else "memory://")
     if place is not None:
         check_writable(store)
     plan, keeps_spool = spooled(plan, place, options.spool)
-    plan = supplied(plan, place or given, fresh=options.restore == "none")
-    splits = {spec.name: SplitList.of(spec.source.splits()) for spec in _sources(plan)}
+    check_supply(plan, place or given, fresh=options.restore == "none")
+    splits = _splits(plan, lambda spec: not hasattr(spec.source, "with_store"))
     _check_bounds(plan, options)
-    secret = secrets.token_bytes(32)
     publisher = Publisher(plan)
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
+    check_places(plan)
     coordinator = DistributedCheckpointCoordinator(
         plan_shape(plan, options.parallelism), config, leader=secrets.token_hex(8)
     )
-    base = NodeSetup(
-        plan=plan,
-        node=0,
-        parallelism=options.parallelism,
-        gang=0,
-        splits=splits,
-        checkpoints=options.checkpoint.unaligned_config() if options.checkpoint.enabled else None,
-    )
-    address: list[str] = []
-
-    def launch(gang: int, restore_url: str | None) -> Launch:
-        return Launch(replace(base, gang=gang), address[0], secret, place, restore_url, options.bind, options.tls)
-
     savepoint = None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape)
+    launches = _Launches(place, options)
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
         launcher=launcher,
-        launch=launch,
+        launch=launches.launch,
         publisher=publisher,
         parallelism=options.parallelism,
         restore=options.restore,
@@ -114,7 +106,8 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
         savepoint=savepoint,
-        spools=Spools.of(plan, None if savepoint is None else savepoint.manifest),
+        stays=place is not None and not place.startswith("memory:"),
+        hold=True,
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader", close_limit_s=LEADER_CLOSE_S))
     finished = leader.check()
@@ -124,20 +117,74 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
             "job can't go on from a checkpoint: give spool= a directory that stays, or restore='none' "
             f"epoch={leader.restored_from}"
         )
-    feeds = Feeds(plan)
-    feeds.start(leader.fail)
-    try:
-        server = _control_server(leader, secret, options)
-    except BaseException:
-        feeds.stop()
-        raise
-    address.append(server.address)
-    leader.on_end = feeds.then(server.close)
     stop_at_exit(leader)
     threading.Thread(target=leader.run, name=f"tidegate-leader-{plan.job}", daemon=True).start()
+    try:
+        _prepare(leader, setup, plan, place or given, options, launches, splits)
+    except BaseException:
+        leader.stop()
+        leader.ended.wait(LEADER_CLOSE_S)
+        raise
     if finished:  # it only publishes once more
         leader.ended.wait(LEADER_CLOSE_S)
     return leader
+
+
+def _prepare(
+    leader: Leader,
+    setup: LeaderSetup,
+    plan: PhysicalPlan,
+    place: str | None,
+    options: JobOptions,
+    launches: _Launches,
+    splits: dict[str, SplitList],
+) -> None:
+    """Take the sinks, begin the spools, feed and listen; then the gang may start."""
+    decision = leader.take()
+    manifest = None if isinstance(decision, StartFresh | Refuse) else decision.manifest
+    if manifest is None and setup.savepoint is not None:
+        manifest = setup.savepoint.manifest
+    # Without a manifest nothing goes on: what earlier commits have read of a spool may be deleted.
+    fresh = options.restore == "none" or (manifest is None and setup.coordinator.log.last_id > 0)
+    plan = supplied(plan, place, fresh=fresh, manifest=manifest)
+    pinned = None if setup.savepoint is None else setup.savepoint.manifest
+    feeds = Feeds(plan)
+    leader.on_end = feeds.stop
+    feeds.start(leader.fail)
+    server = _control_server(leader, launches.secret, options)
+    leader.on_end = feeds.then(server.close)
+    launches.address = server.address
+    launches.base = NodeSetup(
+        plan=plan,
+        node=0,
+        parallelism=options.parallelism,
+        gang=0,
+        splits=splits | _splits(plan, lambda spec: spec.name not in splits),
+        checkpoints=options.checkpoint.unaligned_config() if options.checkpoint.enabled else None,
+    )
+    leader.proceed(decision, Spools.of(plan, pinned))
+
+
+class _Launches:
+    """What gangs are told. ``base`` and ``address`` are known before the first."""
+
+    def __init__(self, place: str | None, options: JobOptions) -> None:
+        self._place = place
+        self._options = options
+        self.secret = secrets.token_bytes(32)
+        self.address = ""
+        self.base: NodeSetup | None = None
+
+    def launch(self, gang: int, restore_url: str | None) -> Launch:
+        """What one gang is told."""
+        assert self.base is not None, "a gang starts after its spools are begun"
+        options = self._options
+        setup = replace(self.base, gang=gang)
+        return Launch(setup, self.address, self.secret, self._place, restore_url, options.bind, options.tls)
+
+
+def _splits(plan: PhysicalPlan, wanted: Callable[[Read], bool]) -> dict[str, SplitList]:
+    return {spec.name: SplitList.of(spec.source.splits()) for spec in _sources(plan) if wanted(spec)}
 
 
 def _place(job: str, store: str | None, options: JobOptions) -> str | None:

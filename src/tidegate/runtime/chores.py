@@ -10,6 +10,7 @@ from tidegate.core import orders as do
 from tidegate.core.retain import garbage
 from tidegate.core.summary import LogSummary
 from tidegate.errors import WAITED_FOR, TidegateError
+from tidegate.ids import U64_LIMIT
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.supply import Spools
@@ -28,7 +29,7 @@ class Chores:
     def __init__(self, log_store: LogStore, publisher: Publisher, spools: Spools) -> None:
         self._log = log_store
         self._publisher = publisher
-        self._spools = spools
+        self.spools = spools
         self._lock = threading.Lock()
         self._wanted: do.CollectGarbage | None = None
         self._collecting = False
@@ -87,7 +88,7 @@ class Chores:
         try:
             listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
             store.delete(garbage(paths, listed, effect.keep, effect.bound))
-            self._spools.trim(effect.resumable)
+            self.spools.trim(effect.resumable)
             self._rounds += 1
             if self._rounds % SWEEP_EVERY == 0:
                 self.sweep(None)
@@ -120,12 +121,15 @@ class Chores:
         return ev.Published(effect.epoch)
 
     def hide(self, effect: do.Hide) -> ev.Event:
-        # A start without state needs no more than this: sinks that show rows were refused or cleared before (``everything``),
-        # and what lower gangs staged is swept at every start.
+        # A start without state (``everything``) empties sinks if that was asked for, else they were seen to show nothing. What
+        # lower gangs staged is swept at every start.
         try:
+            if effect.everything and self._publisher.clear_wanted:
+                self._publisher.clear()
             self._publisher.hide(effect.committables)
-            if effect.unnamed is not None:
-                self._publisher.hide_unnamed(effect.gang, effect.unnamed.checkpoint_id, effect.unnamed.keep)
+            if (unnamed := effect.unnamed) is not None:
+                below = U64_LIMIT if unnamed.every_gang else effect.gang
+                self._publisher.hide_unnamed(below, unnamed.checkpoint_id, unnamed.keep)
         except WAITED_FOR as error:
             return ev.HideFailed(effect.gang, str(error))
         return ev.Hidden(effect.gang)

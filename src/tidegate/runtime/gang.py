@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tidegate.core.codec import parse
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.prepare import PrepareAck
-from tidegate.errors import CorruptDataError, StorageRefused, StorageUnavailable, TidegateError
+from tidegate.errors import CorruptDataError, FencedError, StorageRefused, StorageUnavailable, TidegateError
 from tidegate.runtime.host import Launch
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -56,6 +56,8 @@ class Cause:
     @classmethod
     def of(cls, what: str, error: BaseException) -> Cause:
         """Work on the driver failed. With the traceback: of ``for_each_batch`` and of own sinks it is the user's."""
+        if isinstance(error, FencedError):  # it says all there is to say
+            return cls(str(error))
         return cls(f"{what}: {error!r}", traceback="".join(traceback.format_exception(error)))
 
 

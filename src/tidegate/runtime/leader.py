@@ -11,25 +11,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
 from tidegate.clock import Clock
 from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.coordinate import Mode
-from tidegate.core.log import LogView
 from tidegate.core.patience import Patience
 from tidegate.core.problems import Problem, ProblemKind
-from tidegate.core.resolve import (
-    AlreadyFinished,
-    Decision,
-    FallBack,
-    Refuse,
-    RestoreChoice,
-    RestoreFrom,
-    StartFresh,
-    resolve,
-)
+from tidegate.core.resolve import AlreadyFinished, Decision
 from tidegate.core.restart import GiveUp, RestartAfter, Restarts, Verdict
 from tidegate.errors import WAITED_FOR, InvalidUseError, JobFailedError, ProtocolError, TidegateError
 from tidegate.runtime.chores import Chores
@@ -37,8 +27,10 @@ from tidegate.runtime.commands import command
 from tidegate.runtime.gang import Cause, GangState, NodeConnection, carried
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.opening import Opening
 from tidegate.runtime.report import aborted, added_up, committed
 from tidegate.runtime.requests import Requests
+from tidegate.runtime.supply import Spools
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
 from tidegate.runtime.watch import Watch
@@ -66,8 +58,13 @@ class Leader:
         self._timers = Timers()
         self._gang: GangState | None = None
         self._restarts = Restarts(setup.restarts)
+        self.opening = Opening(
+            setup.log, setup.publisher, self._machine.shape, self._machine.leader, stays=setup.stays, restore=setup.restore,
+            overwrite=setup.overwrite, append=setup.append, moved=setup.savepoint is not None,
+        )  # fmt: skip
         self._patience, self._restore_patience = (Patience(setup.storage_timeout_ms) for _ in range(2))
-        self._choice: RestoreChoice = setup.restore
+        self._held = setup.hold
+        self._taken_over = threading.Event()
         self._requests = Requests()
         self._history: list[dict[str, Any]] = []
         self._committed = 0
@@ -83,8 +80,6 @@ class Leader:
         self.status = "STARTING"
         self.error: JobFailedError | None = None
         self.cause: str | None = None
-        self.restored_from: int | None = None
-        self.skipped: tuple[tuple[int, str], ...] = ()
         self._over = False
         self.ended = threading.Event()
         self.on_end: Callable[[], None] = lambda: None
@@ -93,33 +88,37 @@ class Leader:
 
     def check(self) -> bool:
         """Read the log and refuse a start that can't be, before anything is started or changed. True: it is done. Blocks."""
-        self._setup.publisher.check()
-        self._read = self._setup.log.recent()
-        view = self._read.view()
-        self._setup.log.warn_of(view.damage)
-        decision = self._resolve(view)
-        match decision:
-            case Refuse(why):
-                raise InvalidUseError(why)
-            case StartFresh() if self._setup.savepoint is None or not self._setup.append:
-                self._setup.publisher.prepare_fresh_start(self._setup.overwrite, moved=self._setup.savepoint is not None)
-            case StartFresh():
-                self._setup.publisher.adopt()  # the user says that sinks show what the savepoint's job had written, and no more
-            case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
-                self.restored_from = manifest.epoch
-                self._setup.publisher.claim()
-        return isinstance(decision, AlreadyFinished)
+        return isinstance(self.opening.look(), AlreadyFinished)
 
-    def _resolve(self, view: LogView) -> Decision:
-        return resolve(view, self._machine.shape, self._setup.log.fault, self._choice, **self._setup.publisher.hiding)
+    @property
+    def restored_from(self) -> int | None:
+        """The epoch that this job was started from."""
+        return self.opening.restored_from
+
+    def take(self) -> Decision:
+        """Wait until this leader has taken over, and take the sinks; gives what to start from. Blocks. Only with ``hold``."""
+        self._taken_over.wait()
+        if self.ended.is_set() or self._machine.term is None:
+            raise self.error or JobFailedError(f"the job ended before it started status={self.status} job={self.job}")
+        return self.opening.take(self._machine.log, self._machine.term)
+
+    def proceed(self, decision: Decision, spools: Spools) -> None:
+        """All is there that a gang needs: start it from this. The other half of ``take``."""
+
+        def go() -> None:
+            self._held = False
+            self._chores.spools = spools
+            self._handle(self.opening.request(decision, self._machine.log))
+
+        self._mailbox.post(go)
 
     def run(self) -> None:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
             if self.checkpointing and self._chores.sweeps:
                 self._later("garbage", self._chores.sweep, None)
-            self._handle(self._read)
-            self._read = ev.LogRead(())  # the coordinator keeps what may still be restored
+            self._handle(self.opening.read)
+            self.opening.read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
                 self._timers.run_due(self._clock.now_ms())
                 for action in self._mailbox.take(self._timers.wait_ms(self._clock.now_ms())):
@@ -127,23 +126,27 @@ class Leader:
                         action()
         except Exception as error:
             log.exception("the leader failed job=%s", self.job)
-            self._fail(Cause(f"the leader failed: {error!r}"))
+            self._fail(Cause.of("the leader failed", error))
         finally:
             self._wind_up()
 
     def _wind_up(self) -> None:
         """Nothing of the job is left running behind its end, and whoever waits for it is told even if some of this fails."""
-        for step in (self._end_processes, self.on_end, self._threads.close):
+        for step in (self._end_processes, self.on_end, self._threads.close, self.publisher.release):
             try:
                 step()
             except Exception:
                 log.exception("something may be left behind the job's end job=%s", self.job)
         self._requests.close(f"the job has ended status={self.status} job={self.job}")
         self.ended.set()
+        self._taken_over.set()
 
     def _end_processes(self) -> None:
         if self._gang is not None:
             self._gang.stop("the job has ended")
+        for action in self._mailbox.take(0):  # nodes that have just come would wait for an answer
+            if getattr(action, "func", None) == self._node_joined:
+                action()
         if not self._setup.launcher.join(RETURN_LIMIT_MS / 1000):
             self._setup.launcher.cancel()
             self._setup.launcher.join(RETURN_LIMIT_MS / 1000)
@@ -225,7 +228,10 @@ class Leader:
 
     def joined(self, connection: NodeConnection) -> None:
         """A node opened its stream and said hello."""
-        self._mailbox.post(partial(self._node_joined, connection))
+        if self._over:
+            self._node_joined(connection)
+        else:
+            self._mailbox.post(partial(self._node_joined, connection))
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
@@ -236,7 +242,7 @@ class Leader:
         self._mailbox.post(partial(self._node_left, connection, error))
 
     def _node_joined(self, connection: NodeConnection) -> None:
-        if self._gang is None:
+        if self._gang is None or self._over:
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="no gang is wanted now")))
         elif self._gang.join(connection.hello, connection):
             self._gang.welcome()
@@ -324,7 +330,9 @@ class Leader:
             case do.Hide():
                 self._later("sinks", self._chores.hide, effect)
             case do.ResolveRestore():
-                self._choose_restore()
+                self._taken_over.set()
+                if not self._held:
+                    self._choose_restore()
             case do.StartGang():
                 self._start_gang(effect)
             case do.StopGang():
@@ -375,26 +383,11 @@ class Leader:
     def _decide(self, _: None) -> ev.Event | None:
         # The coordinator waits for this answer and changes nothing meanwhile, so its own view of the log is as good as a new one.
         try:
-            decision = self._resolve(self._machine.log)
+            decision = self.opening.resolve(self._machine.log)
         except WAITED_FOR as error:
             self._mailbox.post(partial(self._choose_again, str(error)))
             return None
-        self._choice = "latest"
-        match decision:
-            case StartFresh():
-                return ev.RestoreRequested(None)
-            case RestoreFrom(manifest) | AlreadyFinished(manifest):
-                return ev.RestoreRequested(manifest.epoch)
-            case FallBack(manifest, skipped):
-                self.skipped = skipped
-                for epoch, why in skipped:
-                    log.warning("checkpoint skipped: %s epoch=%s job=%s", why, epoch, self.job)
-                self.restored_from = manifest.epoch
-                return ev.RestoreRequested(manifest.epoch)
-            case Refuse(why):
-                raise InvalidUseError(why)
-            case _:
-                assert_never(decision)
+        return self.opening.request(decision, self._machine.log)
 
     def _start_gang(self, effect: do.StartGang) -> None:
         self._restore_patience.passed()

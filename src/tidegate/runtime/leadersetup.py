@@ -38,3 +38,7 @@ class LeaderSetup:
     spools: Spools = field(default_factory=Spools)
     storage_timeout_ms: int = 600_000
     """How long a store or a sink that can't be read or written is waited for."""
+    stays: bool = True
+    """The log outlives this process."""
+    hold: bool = False
+    """Nothing is started after the takeover until ``proceed`` says so."""

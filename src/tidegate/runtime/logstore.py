@@ -99,6 +99,21 @@ class LogStore:
         """True when there is any entry."""
         return self._probe(0) is not None
 
+    def identity(self) -> str | None:
+        """What tells this log from all others: the write id of its first entry. ``None``: none is there, or it can't be read."""
+        try:
+            return self.entry(0).write_id
+        except (FileNotFoundError, CorruptDataError):
+            return None
+
+    def latest(self) -> int:
+        """The newest epoch that the hint knows; 0: it knows none."""
+        try:
+            text = self.store.get(self.paths.latest)
+        except FileNotFoundError:
+            return 0
+        return int(text) if text.isdigit() else 0
+
     def write_summary(self, summary: LogSummary) -> None:
         """Put it over the one before, which may be newer: no harm."""
         self.store.put(self.paths.summary, encode_summary(summary))

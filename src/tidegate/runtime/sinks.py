@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
 from tidegate.core.budget import PublishBudget
 from tidegate.core.manifest import CommittableEntry
+from tidegate.core.ownership import Claim, Holder
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.plan.connector import Committable, Gathered, GatheringSink, Sink
 from tidegate.plan.physical import PhysicalPlan
 
 log = logging.getLogger("tidegate")
+
+
+class Lease(Protocol):
+    """What a sink with an owner gives to the run that takes it."""
+
+    def check(self) -> None: ...
+
+    def about_to_publish(self, epoch: int, checkpoint_id: int) -> None: ...
+
+    def release(self) -> None: ...
 
 
 class Publisher:
@@ -27,6 +39,9 @@ class Publisher:
         specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, Write)]
         self.sinks: Mapping[str, Sink] = {spec.name: spec.sink for spec in specs}
         self.outputs = [(spec.name, spec.sink, spec.schema) for spec in specs]
+        self._leases: dict[str, Lease] = {}
+        self.clear_wanted = False
+        """Sinks are to be emptied as soon as the log says that the job starts without state."""
         self.schemas: Mapping[str, pa.Schema] = {spec.name: spec.schema for spec in specs}
 
     @property
@@ -49,27 +64,28 @@ class Publisher:
             if check is not None:
                 check()
 
-    def prepare_fresh_start(self, overwrite: bool, *, moved: bool = False) -> None:
-        """A start without state onto sinks that show rows would double them: refuse, or clear them when told so.
-
-        ``moved``: it starts from a savepoint. Rows that a sink keeps beside the job's checkpoints did not come with it.
-        """
-        if moved:
-            self._refuse_left_behind()
+    def check_empty(self) -> None:
+        """A start without state onto sinks that show rows would double them: refuse. Only reads."""
         for name, sink in self.sinks.items():
             is_empty = getattr(sink, "is_empty", None)
-            if is_empty is None or is_empty():
-                continue
-            if not overwrite:
+            if is_empty is not None and not is_empty():
                 raise InvalidUseError(
                     f"the sink {name!r} already has rows and the job has no checkpoint of its own to go on from: choose an empty "
                     "place, start with overwrite=True to delete them or, from a savepoint whose job has written nothing since, "
                     f"with append=True to add to them sink={sink!r}"
                 )
-            sink.clear()  # type: ignore[attr-defined]
-        self.claim(take=overwrite)
 
-    def _refuse_left_behind(self) -> None:
+    def clear(self) -> None:
+        """Delete what sinks show. Idempotent."""
+        self.clear_wanted = False
+        for name, sink in self.sinks.items():
+            clear = getattr(sink, "clear", None)
+            if clear is not None:
+                self._check_owner(name)
+                clear()
+
+    def refuse_left_behind(self) -> None:
+        """Rows that a sink keeps beside its job's checkpoints do not come with a savepoint: refuse to start from one."""
         for name, sink in self.sinks.items():
             if getattr(sink, "kept_with_job", False):
                 raise InvalidUseError(
@@ -80,19 +96,58 @@ class Publisher:
 
     def adopt(self) -> None:
         """The rows that sinks show now are not this job's: it adds to them and never takes them back."""
-        self.claim(take=True)
         for sink in self.sinks.values():
             adopt = getattr(sink, "adopt", None)
             if adopt is not None:
                 adopt()
 
-    def claim(self, *, take: bool = False) -> None:
-        """Refuse a place that belongs to another job or sink, unless it is to be taken from it: one would sweep away what the
-        other has staged."""
-        for name, sink in self.sinks.items():
-            claim = getattr(sink, "claim", None)
-            if claim is not None:
-                claim(f"sink {name!r} of job {self._job!r}", take)
+    # -- whose they are
+
+    def holders(self) -> dict[str, Holder]:
+        """Who has the sinks that somebody can have. Only reads."""
+        found = {name: sink.holder() for name, sink in self._owned()}
+        return {name: holder for name, holder in found.items() if holder is not None}
+
+    def newest_ids(self) -> dict[str, int]:
+        """The newest checkpoint that each sink shows, where that can be seen. Only reads."""
+        return {name: sink.newest_id() for name, sink in self._owned()}
+
+    def hides(self, committables: Iterable[CommittableEntry]) -> bool:
+        """True when a sink has taken any of these out of sight, as far as that can be seen. Only reads."""
+        groups = ((self.sinks.get(operator), entries) for _, operator, entries in _by_epoch_and_sink(committables))
+        return any(sink.hides(_committables(entries)) for sink, entries in groups if sink is not None and hasattr(sink, "hides"))
+
+    def check_claims(self, claims: Mapping[str, Claim]) -> None:
+        """Refuse sinks that are somebody else's. Only reads."""
+        for name, sink in self._owned():
+            sink.check_claim(claims[name])
+
+    def claim(self, claims: Mapping[str, Claim]) -> None:
+        """Take the sinks: all of them, or none. One run would sweep away what another has staged."""
+        try:
+            for name, sink in self._owned():
+                self._leases[name] = sink.claim(claims[name])
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Others may take the sinks. May be called twice."""
+        while self._leases:
+            self._leases.popitem()[1].release()
+
+    def note(self, epoch: int, checkpoint_id: int) -> None:
+        """This epoch is in the log and may be published."""
+        for lease in self._leases.values():
+            lease.about_to_publish(epoch, checkpoint_id)
+
+    def _owned(self) -> list[tuple[str, Any]]:
+        return [(name, sink) for name, sink in self.sinks.items() if hasattr(sink, "claim")]
+
+    def _check_owner(self, name: str) -> None:
+        lease = self._leases.get(name)
+        if lease is not None:
+            lease.check()
 
     def publish(self, committables: Iterable[CommittableEntry]) -> None:
         """Make these visible, epoch by epoch, all sinks of one before any of the next. Idempotent.
@@ -101,18 +156,35 @@ class Publisher:
         done before and after that.
         """
         gathering: dict[str, list[Committable]] = {}
-        for epoch, operator, mine in _by_epoch_and_sink(committables):
-            sink = self._sink(operator)
+        for epoch, operator, entries in _by_epoch_and_sink(committables):
+            sink, lease = self._sink(operator), self._leases.get(operator)
+            if lease is not None:
+                lease.about_to_publish(epoch, max(entry.checkpoint_id for entry in entries))
             if isinstance(sink, GatheringSink):
-                gathering.setdefault(operator, []).extend(mine)
+                gathering.setdefault(operator, []).extend(_committables(entries))
             else:
-                sink.commit(epoch, mine)
+                with self._owning(operator):
+                    sink.commit(epoch, _committables(entries))
+        self._gather(gathering)
+
+    def _gather(self, gathering: Mapping[str, list[Committable]]) -> None:
         sinks: Any = self.sinks
-        gathered: list[Gathered] = [sinks[operator].gather(mine) for operator, mine in gathering.items()]
-        for each in gathered:
-            each.show()
-        for each in gathered:
-            each.release()
+        with ExitStack() as owning:
+            for operator in gathering:
+                owning.enter_context(self._owning(operator))
+            gathered: list[Gathered] = [sinks[operator].gather(mine) for operator, mine in gathering.items()]
+            for each in gathered:
+                each.show()
+            for each in gathered:
+                each.release()
+
+    @contextmanager
+    def _owning(self, operator: str) -> Iterator[None]:
+        """Whoever has taken the sink meanwhile may have moved the files away: that is the reason then, whatever else is said."""
+        try:
+            yield
+        finally:
+            self._check_owner(operator)
 
     def budgets(self) -> dict[str, PublishBudget]:
         """How often sinks show what is committed, of those that do not at every epoch."""
@@ -122,15 +194,17 @@ class Publisher:
     def hide(self, committables: Iterable[CommittableEntry]) -> None:
         """Take these out of sight wherever they are. Idempotent."""
         by_sink: dict[str, list[Committable]] = {}
-        for _, operator, mine in _by_epoch_and_sink(committables):
-            by_sink.setdefault(operator, []).extend(mine)  # at once: a merged file is cut once
+        for _, operator, entries in _by_epoch_and_sink(committables):
+            by_sink.setdefault(operator, []).extend(_committables(entries))  # at once: a merged file is cut once
         for operator, all_of_it in by_sink.items():
+            self._check_owner(operator)
             self._sink(operator).hide(all_of_it)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
 
     def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
         """Take out of sight whatever gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""
         kept = list(keep)
         for name, sink in self.sinks.items():
+            self._check_owner(name)
             mine = [entry.committable for entry in kept if entry.operator == name]
             sink.hide_unnamed(gang, checkpoint_id, mine)  # type: ignore[attr-defined]  # the resolver asked first
 
@@ -141,6 +215,7 @@ class Publisher:
             sweep = getattr(sink, "sweep", None)
             if sweep is None:
                 continue
+            self._check_owner(name)
             try:
                 sweep(gang, [entry.committable for entry in kept if entry.operator == name])
             except Exception as error:
@@ -168,7 +243,11 @@ class Publisher:
 
 def _by_epoch_and_sink(
     committables: Iterable[CommittableEntry],
-) -> Iterable[tuple[int, str, list[Committable]]]:
+) -> Iterable[tuple[int, str, list[CommittableEntry]]]:
     ordered = sorted(committables, key=lambda entry: (entry.epoch, entry.operator, entry.checkpoint_id, entry.subtask))
     for (epoch, operator), entries in groupby(ordered, key=lambda entry: (entry.epoch, entry.operator)):
-        yield epoch, operator, [cast(Committable, dict(entry.committable)) for entry in entries]
+        yield epoch, operator, list(entries)
+
+
+def _committables(entries: Iterable[CommittableEntry]) -> list[Committable]:
+    return [cast(Committable, dict(entry.committable)) for entry in entries]

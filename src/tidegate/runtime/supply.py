@@ -22,24 +22,51 @@ from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.continuous import resume_offsets
 
 
-def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> PhysicalPlan:
-    """The plan with every such source over its part of the store. May run Spark jobs. Blocks."""
-
-    def changed(spec: OperatorSpec) -> OperatorSpec:
-        if not isinstance(spec, Read) or not hasattr(spec.source, "with_store"):
-            return spec
-        source: Any = spec.source
-        where = place if place is not None else temporary_directory("source")
-        if where.startswith("memory:"):
+def check_supply(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> None:
+    """Refuse what ``supplied`` would, as far as that can be seen without changing anything."""
+    for spec in _stored_sources(plan):
+        if (place or "").startswith("memory:"):
             raise InvalidUseError(
                 f"the source {spec.name!r} is spooled by other processes, which can't reach this one's memory: give store= a "
                 "directory or an s3:// URL"
             )
-        prefix = f"{plan.job}/spool/{quote(spec.name, safe='')}"
-        return replace(spec, source=source.with_store(where, prefix, fresh=fresh))
+        check = getattr(spec.source, "check_store", None)
+        if check is not None and place is not None and not fresh:
+            check(place, _prefix(plan, spec))
+
+
+def supplied(
+    plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: CheckpointManifest | None = None
+) -> PhysicalPlan:
+    """The plan with every such source over its part of the store. May run Spark jobs. Blocks.
+
+    ``manifest`` is what the job starts from: the source then reads what that checkpoint was reading.
+    """
+
+    def changed(spec: OperatorSpec) -> OperatorSpec:
+        if not isinstance(spec, Read) or not _wants_store(spec):
+            return spec
+        source: Any = spec.source
+        where = place if place is not None else temporary_directory("source")
+        entries = () if manifest is None else manifest.sources
+        states = [entry.state for entry in entries if entry.operator == spec.name]
+        return replace(spec, source=source.with_store(where, _prefix(plan, spec), fresh=fresh, states=states))
 
     stages = (replace(stage, operators=tuple(map(changed, stage.operators))) for stage in plan.stages)
     return replace(plan, stages=tuple(stages))
+
+
+def _stored_sources(plan: PhysicalPlan) -> list[Read]:
+    specs = (spec for stage in plan.stages for spec in stage.operators)
+    return [spec for spec in specs if isinstance(spec, Read) and _wants_store(spec)]
+
+
+def _wants_store(spec: Read) -> bool:
+    return hasattr(spec.source, "with_store")
+
+
+def _prefix(plan: PhysicalPlan, spec: Read) -> str:
+    return f"{plan.job}/spool/{quote(spec.name, safe='')}"
 
 
 class Feeds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -66,9 +67,10 @@ def settled(place: str) -> str:
 def check_writable(store: Store) -> None:
     """Prove by a small object that the store can be reached, written, and refuses to create a thing twice.
 
-    Blocks for a few requests. ``InvalidUseError`` says what is wrong.
+    Blocks for a few requests and leaves nothing behind, no directory either. ``InvalidUseError`` says what is wrong.
     """
     path = f"{PROBE_FOLDER}/{uuid4().hex}"
+    missing = _missing(local_path(store.url))
     try:
         created, again = store.create(path, b"tidegate"), store.create(path, b"another")
         if not created or again or store.get(path) != b"tidegate":
@@ -76,6 +78,20 @@ def check_writable(store: Store) -> None:
         store.delete([path])
     except (TidegateError, OSError) as error:
         raise InvalidUseError(f"the store cannot be used: {error} url={store.url}") from error
+    finally:
+        for folder in missing:
+            with suppress(OSError):  # it was not made, or somebody else has put something into it
+                os.rmdir(folder)
+
+
+def _missing(path: str | None) -> list[Path]:
+    """The directories that are not there yet of a local store, innermost first."""
+    folder = None if path is None else Path(path)
+    missing = []
+    while folder is not None and not os.path.lexists(folder):
+        missing.append(folder)
+        folder = folder.parent
+    return missing
 
 
 def _local(path: str) -> Path:

@@ -1,0 +1,102 @@
+"""What runs in this process, and what must not be put in one place: the same job twice, outputs inside each other.
+
+A second start of a job that runs here would depose the first: seldom what somebody means who runs a notebook's cell again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from tidegate.errors import InvalidUseError
+from tidegate.operators.sink import Write
+from tidegate.operators.source import Read
+from tidegate.plan.physical import PhysicalPlan
+from tidegate.store.open import local_path, settled
+
+
+class Running(Protocol):
+    """The part of a leader that is asked."""
+
+    job: str
+    status: str
+    ended: threading.Event
+
+
+_lock = threading.Lock()
+_jobs: dict[tuple[str, str], Running | None] = {}
+
+
+@contextmanager
+def starting(job: str, store: str | None) -> Iterator[Callable[[Running], None]]:
+    """Refuse a start while this job runs, or is being started, from this store in this process; gives what notes the leader.
+
+    Without a store it is the sinks that tell: whoever has them is running.
+    """
+    if store is None:
+        yield lambda leader: None
+        return
+    key = (_place(store), job)
+    with _lock:
+        if key in _jobs and ((leader := _jobs[key]) is None or not leader.ended.is_set()):
+            status = "STARTING" if leader is None else leader.status
+            raise InvalidUseError(
+                "this job is running in this process already: wait for its end or stop it with its stop(), or give the pipeline "
+                f"another name job={job} status={status} pid={os.getpid()}"
+            )
+        _jobs[key] = None
+
+    def note(leader: Running) -> None:
+        with _lock:
+            _jobs[key] = leader
+
+    try:
+        yield note
+    finally:
+        with _lock:
+            if _jobs[key] is None:
+                del _jobs[key]
+
+
+def check_places(plan: PhysicalPlan) -> None:
+    """Refuse outputs inside each other, and outputs inside a directory that the job reads: rows would be read twice."""
+    specs = [spec for stage in plan.stages for spec in stage.operators]
+    outputs = [(spec.name, place) for spec in specs if isinstance(spec, Write) for place in _places(spec.sink, "path")]
+    for index, (_, inner) in enumerate(outputs):
+        for _, outer in [*outputs[:index], *outputs[index + 1 :]]:
+            if _is_inside(inner, outer):
+                raise InvalidUseError(
+                    f"an output is inside the directory of another, whoever reads that one would read both: give each its own "
+                    f"path={inner} inside={outer}"
+                )
+    read = [place for spec in specs if isinstance(spec, Read) for place in _places(spec.source, "directories")]
+    for (name, inner), outer in ((output, place) for output in outputs for place in read):
+        if _is_inside(inner, outer) and not _is_hidden(os.path.relpath(inner, outer)):
+            raise InvalidUseError(
+                f"the output {name!r} is inside a directory that the job reads, which would read it back: choose another place "
+                f"path={inner} inside={outer}"
+            )
+
+
+def _places(connector: object, attribute: str) -> Iterable[str]:
+    """The local directories of a connector, links resolved."""
+    found = getattr(connector, attribute, None)
+    paths = [found] if isinstance(found, str | os.PathLike) else found or ()
+    return [os.path.realpath(path) for each in paths if (path := local_path(os.fspath(each))) is not None]
+
+
+def _is_inside(inner: str, outer: str) -> bool:
+    return inner == outer or inner.startswith(outer.rstrip(os.sep) + os.sep)
+
+
+def _is_hidden(relative: str) -> bool:
+    """Readers leave out what is below such a name."""
+    return any(part[0] in "._" and part != "." and "=" not in part for part in relative.split(os.sep))
+
+
+def _place(store: str) -> str:
+    path = local_path(settled(store))
+    return store if path is None else os.path.realpath(path)
