@@ -16,6 +16,7 @@ from runtime_jobs import GatedSource, Jobs, MemorySink, failure
 
 import tidegate as tg
 from tidegate.api.aggregates import AggregateCall
+from tidegate.state.functions import named
 from tidegate.state.plain import plain
 
 ROWS = 24
@@ -190,7 +191,7 @@ def _tally(name: str) -> Any:
 def test_every_aggregate_takes_a_type_or_refuses_it_and_all_ways_agree(jobs: Jobs) -> None:
     source = gated()
     stream = tg.from_source(source)
-    calls = {f"{function} {name}": AggregateCall(function, name) for function in FUNCTIONS for name in COLUMNS}  # type: ignore[arg-type]
+    calls = {f"{function} {name}": AggregateCall(named(function), name) for function in FUNCTIONS for name in COLUMNS}
     keyed = stream.key_by("k")
 
     def tried(label: str) -> AggregateCall:
@@ -273,7 +274,7 @@ def test_what_a_function_gives_is_held_to_its_schema_and_the_function_is_named(j
 
     job = jobs.start(tg.Pipeline("other", tg.from_source(source).map_batches(other).named("wrong").collect()))
     text = failure(job)
-    assert "the function of map_batches 'wrong' must give a RecordBatch with the schema" in text
+    assert "the function of map_batches 'wrong' must return a RecordBatch with the schema" in text
     assert "k: dictionary" in text
     assert job.metrics()["restarts"] <= 1
 
@@ -287,7 +288,7 @@ def test_a_function_that_gives_no_event_time_is_named(jobs: Jobs) -> None:
     stream = tg.from_source(source).map_batches(forgetful).named("forgetful")
     counted = stream.key_by("k").window(tg.tumbling("1s")).aggregate(n=tg.count())
     text = failure(jobs.start(tg.Pipeline("forgetful", counted.collect())))
-    assert "the function of map_batches 'forgetful' gave rows without an event time" in text
+    assert "the function of map_batches 'forgetful' returned rows without an event time" in text
     assert "column=ts" in text
 
 
@@ -298,7 +299,7 @@ def test_a_source_that_gives_no_event_time_is_named(jobs: Jobs) -> None:
     source.table = rows.set_column(0, "ts", holes).combine_chunks()
     source.splits = GatedSource(rows).splits  # type: ignore[method-assign]
     text = failure(jobs.start(tg.Pipeline("holes", tg.from_source(source).collect())))
-    assert "gave rows without an event time: leave them out, or give them one column=ts rows=1" in text
+    assert "returned rows without an event time: leave them out, or set one column=ts rows=1" in text
 
 
 @pytest.mark.parametrize("way", ["windows", "sessions", "running"])

@@ -180,7 +180,7 @@ def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(jobs: Jobs, 
 
 def test_a_sink_that_cannot_publish_for_a_while_publishes_later(jobs: Jobs, tmp_path: Path, outage: Outage) -> None:
     source, out = GatedSource(events(), allowed=0), tmp_path / "out"
-    outage.of("replace", "/out/part-", errno.EROFS)
+    outage.of("rename", "/out/part-", errno.EROFS)
     job = started(jobs, source, out)
     outage.on = True
     source.allow(500)
@@ -193,7 +193,7 @@ def test_a_sink_that_cannot_publish_for_a_while_publishes_later(jobs: Jobs, tmp_
 
 def test_a_sink_that_never_publishes_ends_the_job_with_its_own_reason(jobs: Jobs, tmp_path: Path, outage: Outage) -> None:
     source = GatedSource(events(), allowed=0)
-    outage.of("replace", "/out/part-", errno.EACCES)
+    outage.of("rename", "/out/part-", errno.EACCES)
     job = started(jobs, source, tmp_path / "out", storage_timeout="600ms")
     outage.on = True
     source.allow(500)

@@ -60,9 +60,8 @@ class Lease:
         """Check, and note how far this run has come: the log has this epoch. BEFORE anything of it is shown."""
         self.check()
         if (epoch, checkpoint_id) > self._noted:
+            _write_note(os.path.join(self._path, f"{RUN}{self._owner.run}"), f"{epoch:020d} {checkpoint_id:016x}\n")
             self._noted = (epoch, checkpoint_id)
-            with file_errors(self._path):
-                os.pwrite(self._descriptor, f"{epoch:020d} {checkpoint_id:016x}\n".encode(), 0)
 
     def release(self) -> None:
         """Others may take it from now on. May be called twice."""
@@ -153,12 +152,24 @@ def taken(path: str, claim: Claim, *, idle: bool) -> Iterator[tuple[Lease, Take]
 
 def _lease(path: str, owner: Owner) -> Lease:
     run = os.path.join(path, f"{RUN}{owner.run}")
+    _write_note(run, "")
     with file_errors(run):
-        descriptor = os.open(run, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Not for writing: a file system on which a file is open for writing can't be made read-only.
+        descriptor = os.open(run, os.O_RDONLY | os.O_CLOEXEC)
         if not _locked(descriptor, fcntl.LOCK_EX):
             os.close(descriptor)
             raise InvalidUseError(f"this run has the directory already, give each sink its own path={path}")
     return Lease(path, owner, descriptor)
+
+
+def _write_note(path: str, text: str) -> None:
+    """In place: the lock is on this file."""
+    with file_errors(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(descriptor, text.encode(), 0)
+        finally:
+            os.close(descriptor)
 
 
 def _write_owner(path: str, owner: Owner) -> None:

@@ -171,7 +171,7 @@ class Opening:
                 if view.head_epoch is None:
                     self._publisher.clear()
             case StartFresh():
-                self._publisher.check_empty(moved=self._moved)
+                self._publisher.check_empty()
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
                 self._publisher.note(manifest.epoch, manifest.checkpoint_id)

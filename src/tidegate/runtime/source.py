@@ -185,7 +185,7 @@ class SourceReader:
             self._next += 1
 
     def _time_of(self, each: _Open) -> int:
-        return each.lowest if each.highest is None else each.highest - self._source.out_of_orderness
+        return reached(each.lowest) if each.highest is None else reached(each.highest, self._source.out_of_orderness)
 
     @property
     def watermark(self) -> int:
