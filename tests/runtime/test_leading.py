@@ -16,7 +16,7 @@ from tidegate.core.manifest import CommittableEntry
 from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError, TidegateError
 from tidegate.plan.connector import Committable
 from tidegate.runtime.gang import GangState
-from tidegate.runtime.leader import RETURN_LIMIT_MS
+from tidegate.runtime.gangs import RETURN_LIMIT_MS
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
 from tidegate.store.open import open_store

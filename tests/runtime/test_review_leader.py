@@ -93,7 +93,7 @@ def test_a_drain_asked_for_between_two_gangs_drains_the_next() -> None:
 def test_a_gang_that_is_lost_behind_the_final_checkpoint_does_not_fail_the_job() -> None:
     """Nothing is left to do for it, so it does not matter that no more restarts are allowed."""
     world, source, sink = world_of(None)
-    world.leader._restarts = Restarts(RestartPolicy(limit=0, user_error_limit=0))
+    world.leader._gangs.restarts = Restarts(RestartPolicy(limit=0, user_error_limit=0))
     sink.on_commit = once(RetryableError("not now"), lambda epoch: world.leader._machine.mode is Mode.FINISHING)
     world.until(lambda: world.leader._machine.mode is Mode.FINISHING)
     world.kill_node(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +21,8 @@ from tidegate.operators.source import Read
 from tidegate.plan.physical import PhysicalPlan, Stage
 from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
-from tidegate.runtime.host import Launch
+from tidegate.runtime.gangs import JOIN_TIMEOUT_MS, GangSetup
+from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, heartbeat_s
 from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
@@ -36,6 +36,7 @@ from tidegate.runtime.splits import SplitList
 from tidegate.runtime.supply import Feeds, Spools, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import check_writable, local_path, open_store, settled
+from tidegate.supervise import supervised
 
 if TYPE_CHECKING:
     from tidegate.wire.control import ControlServer
@@ -64,6 +65,10 @@ class JobOptions:
     """The host that nodes dial, when it is not ``bind``."""
     tls: Tls | None = None
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    stall_timeout_ms: int = int(1000 * STALL_TIMEOUT_S)
+    """A node that says nothing for so long is lost."""
+    join_timeout_ms: int = JOIN_TIMEOUT_MS
+    """How long the driver waits for the next node of a gang that comes up."""
     spool: str | None = None
     """Where collect and for_each_batch keep rows when the store is no local directory."""
 
@@ -96,24 +101,32 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     address: list[str] = []
 
     def launch(gang: int, restore_url: str | None) -> Launch:
-        return Launch(replace(base, gang=gang), address[0], secret, place, restore_url, options.bind, options.tls)
+        told = replace(base, gang=gang)
+        stall_s = options.stall_timeout_ms / 1000
+        return Launch(told, address[0], secret, place, restore_url, options.bind, options.tls, stall_timeout_s=stall_s)
 
     savepoint = None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape)
+    publisher = Publisher(plan)
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
-        launcher=launcher,
-        launch=launch,
+        gangs=GangSetup(
+            launcher=launcher,
+            launch=launch,
+            publisher=publisher,
+            parallelism=options.parallelism,
+            savepoint=savepoint,
+            restarts=options.restarts,
+            join_timeout_ms=options.join_timeout_ms,
+            stall_timeout_ms=options.stall_timeout_ms,
+        ),
         publisher=publisher,
-        parallelism=options.parallelism,
         restore=options.restore,
         overwrite=options.overwrite,
         append=options.append,
         checkpointing=options.checkpoint.enabled,
-        restarts=options.restarts,
         storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
-        savepoint=savepoint,
         spools=Spools.of(plan, None if savepoint is None else savepoint.manifest),
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader", close_limit_s=LEADER_CLOSE_S))
@@ -134,7 +147,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     address.append(server.address)
     leader.on_end = feeds.then(server.close)
     stop_at_exit(leader)
-    threading.Thread(target=leader.run, name=f"tidegate-leader-{plan.job}", daemon=True).start()
+    supervised(f"tidegate-leader-{plan.job}", leader.run, leader.died).start()
     if finished:  # it only publishes once more
         leader.ended.wait(LEADER_CLOSE_S)
     return leader
@@ -150,13 +163,15 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
 
 def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> ControlServer:
     # grpc's threads must not exist in a process that forks Spark's Python workers; the driver never does.
-    from tidegate.wire.control import ControlServer
+    from tidegate.wire.control import ControlServer, ControlSettings
 
+    stall_s = options.stall_timeout_ms / 1000
     return ControlServer(
         leader,
         secret,
         bracketed(options.bind),
         advertise=None if options.advertise is None else bracketed(options.advertise),
+        settings=ControlSettings(heartbeat_s=heartbeat_s(stall_s), silence_s=stall_s),
         credentials=None if options.tls is None else options.tls.server_credentials(),
     )
 
