@@ -27,7 +27,7 @@ from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.savepoint import read_savepoint
+from tidegate.runtime.savepoint import Savepoint, read_savepoint
 from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
@@ -110,16 +110,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
-        gangs=GangSetup(
-            launcher=launcher,
-            launch=launch,
-            publisher=publisher,
-            parallelism=options.parallelism,
-            savepoint=savepoint,
-            restarts=options.restarts,
-            join_timeout_ms=options.join_timeout_ms,
-            stall_timeout_ms=options.stall_timeout_ms,
-        ),
+        gangs=_gangs(launcher, launch, publisher, savepoint, options),
         publisher=publisher,
         restore=options.restore,
         overwrite=options.overwrite,
@@ -159,6 +150,25 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
     if place is not None:
         return settled(place)
     return store if store is not None and LogStore(open_store(store), job).begun() else None
+
+
+def _gangs(
+    launcher: Launcher,
+    launch: Callable[[int, str | None], Launch],
+    publisher: Publisher,
+    savepoint: Savepoint | None,
+    options: JobOptions,
+) -> GangSetup:
+    return GangSetup(
+        launcher=launcher,
+        launch=launch,
+        publisher=publisher,
+        parallelism=options.parallelism,
+        savepoint=savepoint,
+        restarts=options.restarts,
+        join_timeout_ms=options.join_timeout_ms,
+        stall_timeout_ms=options.stall_timeout_ms,
+    )
 
 
 def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> ControlServer:

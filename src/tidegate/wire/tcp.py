@@ -301,6 +301,7 @@ class TcpTransport:
         except Exception as error:  # whatever a stranger's bytes do, they cost a connection and not the node
             log.warning("refused a data connection: %s peer=%s gang=%d", error or repr(error), peer, self._gang)
             self._release(connection)
+            sock.close()
             return None
         limit = self._settings.max_frame_bytes
         inbound = InboundChannel(channel, schema, connection, self._reports, limit)
