@@ -28,7 +28,7 @@ def added_up(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {**counts, "is_in_unaligned_mode": overtaking, "late_rows": late, "operators": operators}
 
 
-WORK = ("rows_read", "unaligned_count", "threshold_switches", "total_inflight_bytes")
+WORK = ("rows_read", "upload_retries", "unaligned_count", "threshold_switches", "total_inflight_bytes")
 """What gangs have done, rolled back or not: those before the one under way count too."""
 EPOCHS_KEPT = 64
 
@@ -71,7 +71,8 @@ class Totals:
         """A node's counts. The first of a new gang: what the node before it had done stays done."""
         last_gang, last = self._reports.get(node, (gang, {}))
         if last_gang != gang:
-            self._before = {key: value + last.get(key, 0) for key, value in self._before.items()}
+            done = added_up({node: last})
+            self._before = {key: value + done[key] for key, value in self._before.items()}
         self._reports[node] = (gang, progress)
 
     def added_up(self) -> dict[str, Any]:
