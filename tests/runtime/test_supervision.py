@@ -12,7 +12,7 @@ from runtime_jobs import GatedSource, MemorySink, events, rows_of, until
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.connectors.framespool import Spool
+from tidegate.connectors.framespool import CREATE_TRIES, Spool
 from tidegate.core.restart import FailureKind
 from tidegate.errors import InvalidUseError, RetryableError, ThreadDied
 from tidegate.runtime.activity import Activity, told
@@ -188,17 +188,17 @@ def test_a_store_that_does_not_answer_at_the_end_of_a_query_is_waited_for(tmp_pa
     store: Any = feeding._appender._store
     create, refused = store.create, [0]
 
-    def refuse_once(path: str, data: bytes) -> Any:
+    def refuse(path: str, data: bytes) -> Any:
         refused[0] += 1
-        if refused[0] == 1:
+        if refused[0] <= CREATE_TRIES:
             raise RetryableError("503 slow down")
         return create(path, data)
 
-    store.create = refuse_once
+    store.create = refuse
     feeding.start()
     until(lambda: feeding._appender.ended, "the end in the spool")
     feeding.stop()
-    assert refused[0] >= 2 and heard == []
+    assert refused[0] > CREATE_TRIES and heard == []
 
 
 @pytest.mark.parametrize("error", [Exits("the query's thread was taken away"), MemoryError("spool")])
