@@ -52,7 +52,7 @@ def test_a_function_that_holds_the_interpreter_is_named(start: Start, data: Data
     job = start(tg.Pipeline("holds", stream.write_parquet(tmp_path / "out")), stall_timeout=f"{STALL_S}s")
     wait_until("the first restart", lambda: job.metrics()["restarts"] >= 1)
     cause = job._leader.cause or ""
-    assert "stands still" in cause and "in map_batches 'holder' for" in cause, cause
+    assert "stands still" in cause and "map_batches 'holder' for" in cause, cause
     job.stop()
 
 
