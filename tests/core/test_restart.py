@@ -43,7 +43,12 @@ def test_the_limit_counts_losses_without_progress_only() -> None:
 @pytest.mark.parametrize("kind", FailureKind)
 def test_what_comes_again_gets_fewer_chances(kind: FailureKind) -> None:
     restarts = Restarts(RestartPolicy())
-    again = kind in (FailureKind.USER_FUNCTION, FailureKind.DEFECT, FailureKind.SETUP)
+    again = kind in (
+        FailureKind.USER_FUNCTION,
+        FailureKind.DEFECT,
+        FailureKind.SETUP,
+        FailureKind.STORAGE_REFUSED,
+    )
     assert restarts.lost(Failure(kind, "a")) == RestartAfter(100)
     assert isinstance(restarts.lost(Failure(kind, "b")), GiveUp) == again
 
@@ -110,7 +115,15 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, int]) -> None:
         RestartPolicy(**wrong)
 
 
-CAUSES = [FailureKind.USER_FUNCTION, FailureKind.DEFECT, FailureKind.TRANSIENT, FailureKind.SETUP]
+@pytest.mark.parametrize("kind", FailureKind)
+def test_only_a_store_that_somebody_has_to_fix_is_waited_for(kind: FailureKind) -> None:
+    failure = Failure(kind, "x")
+    assert failure.waits(has_run=True) == (kind in (FailureKind.STORAGE_UNAVAILABLE, FailureKind.STORAGE_REFUSED))
+    assert failure.waits(has_run=False) == (kind is FailureKind.STORAGE_UNAVAILABLE)
+
+
+STORAGE = [FailureKind.STORAGE_UNAVAILABLE, FailureKind.STORAGE_REFUSED]
+CAUSES = [FailureKind.USER_FUNCTION, FailureKind.DEFECT, FailureKind.TRANSIENT, FailureKind.SETUP, *STORAGE]
 GONE = [FailureKind.LOST, FailureKind.STALLED, FailureKind.NOT_JOINED]
 RANKS = [CAUSES, GONE, [FailureKind.PEER_LOST]]
 

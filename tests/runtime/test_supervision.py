@@ -14,7 +14,7 @@ from runtime_world import World
 import tidegate as tg
 from tidegate.connectors.framespool import CREATE_TRIES, Spool
 from tidegate.core.restart import FailureKind
-from tidegate.errors import InvalidUseError, RetryableError, ThreadDied
+from tidegate.errors import InvalidUseError, RetryableError, StorageRefused, StorageUnavailable, ThreadDied
 from tidegate.runtime.activity import Activity, told
 from tidegate.runtime.failure import kind_of, last_words
 from tidegate.runtime.threads import ThreadPools
@@ -133,6 +133,8 @@ def test_a_heartbeat_says_what_runs_and_what_ran_last() -> None:
     [
         (RetryableError("503"), FailureKind.TRANSIENT),
         (OSError("disk"), FailureKind.TRANSIENT),
+        (StorageUnavailable("full"), FailureKind.STORAGE_UNAVAILABLE),
+        (StorageRefused("read-only"), FailureKind.STORAGE_REFUSED),
         (died_of(MemoryError()), FailureKind.TRANSIENT),
         (died_of(KeyError("x")), FailureKind.DEFECT),
         (ThreadDied("bare"), FailureKind.DEFECT),
