@@ -17,12 +17,13 @@ from tidegate.errors import (
     JobFailedError,
     ProtocolError,
     RetryableError,
+    ThreadDied,
     TidegateError,
 )
 
 REACTIONS = (
     RetryableError, FencedError, InvalidUseError, CorruptDataError,
-    CheckpointAbortedError, ProtocolError, JobFailedError,
+    CheckpointAbortedError, ProtocolError, JobFailedError, ThreadDied,
 )  # fmt: skip
 ALL = [
     kind

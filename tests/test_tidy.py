@@ -19,16 +19,17 @@ ALLOWED = {
     "errors": set(),
     "values": set(),
     "clock": set(),
+    "supervise": {"errors"},
     "core": BASE,
     "state": BASE | {"core"},
     "plan": BASE | {"core", "state"},
     "operators": BASE | {"core", "state", "plan"},
     "planner": BASE | {"core", "state", "plan", "operators"},
     "store": BASE | {"core"},
-    "wire": BASE | {"core"},
-    "runtime": ENGINE,
+    "wire": BASE | {"core", "supervise"},
+    "runtime": ENGINE | {"supervise"},
     "connectors": ENGINE - {"clock", "wire", "operators", "planner"} | {"runtime"},
-    "spark": ENGINE | {"runtime", "connectors"},
+    "spark": ENGINE | {"runtime", "connectors", "supervise"},
     "api": ENGINE - {"clock", "wire"} | {"runtime", "connectors", "spark"},
 }
 IMPURE = {
@@ -92,6 +93,29 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_nothing_stored_or_received_is_unpickled(path: Path) -> None:
     assert not {"pickle", "marshal", "shelve", "dill"} & {name.split(".")[0] for name in imports(path)}
+
+
+def threads_made(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where a thread is made by hand: of ``InheritableThread`` only one whose work is not guarded."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        target = next((ast.unparse(k.value) for k in node.keywords if k.arg == "target"), "")
+        bare = name in {"Thread", "start_new_thread"} or ast.unparse(node.func) == "threading.Timer"
+        if bare or (name == "InheritableThread" and not target.startswith("guarded(")):
+            yield node.lineno, name
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_thread_is_supervised(path: Path) -> None:
+    if path.name != "supervise.py":
+        assert list(threads_made(ast.parse(path.read_text()))) == [], "start it with tidegate.supervise"
+
+
+def test_the_rule_about_threads_sees_one() -> None:
+    bare = "threading.Thread(target=f).start(); InheritableThread(target=f); InheritableThread(target=guarded(n, f, d))"
+    assert sorted(name for _, name in threads_made(ast.parse(bare))) == ["InheritableThread", "Thread"]
 
 
 def test_test_files_have_names_of_their_own() -> None:

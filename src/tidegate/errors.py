@@ -61,6 +61,10 @@ class ProtocolError(TidegateError):
     """An impossible message: a bug of ours or of a peer. The state is unchanged."""
 
 
+class ThreadDied(TidegateError):
+    """A thread that others depend on is gone: end what depends on it. The cause is what it died of."""
+
+
 class JobFailedError(TidegateError):
     """The job ended in failure. The message carries the user's own traceback where there is one."""
 
@@ -168,6 +172,10 @@ class CheckpointTimeout(CheckpointAbortedError):
 
 class NodeUnreachable(RetryableError):
     """A node does not answer."""
+
+
+class NodeStalled(NodeUnreachable):
+    """A node's process is there and says nothing: it is stopped, or a function holds its interpreter."""
 
 
 # -- streaming API (F-STREAM-013) --------------------------------------------------------------------------------------

@@ -289,6 +289,7 @@ class Jobs:
         restarts: RestartPolicy = QUICK,
         savepoint: str | None = None,
         append: bool = False,
+        join_timeout_ms: int = 60_000,
         **checkpoint: Any,
     ) -> Job:
         """Start it; the interval is long unless given: a test asks for its checkpoints."""
@@ -301,6 +302,7 @@ class Jobs:
             restarts=restarts,
             savepoint=savepoint,
             append=append,
+            join_timeout_ms=join_timeout_ms,
         )
         job = Job(begin(pipeline.physical(parallelism), gang or ThreadGang(parallelism), options))
         self._jobs.append(job)

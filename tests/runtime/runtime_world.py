@@ -21,8 +21,11 @@ import tidegate as tg
 from tidegate.core.config import CheckpointConfig
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.manifest import CheckpointManifest
+from tidegate.core.restart import FailureKind
 from tidegate.operators.source import Read
 from tidegate.runtime.begin import coordinator_config
+from tidegate.runtime.gang import Exit
+from tidegate.runtime.gangs import GangSetup
 from tidegate.runtime.host import Launch
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
@@ -181,6 +184,7 @@ class Connection:
         self.index = index
         self._node = node
         self.hello = hello
+        self.heartbeat = pb.Heartbeat()
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         if self._world.passes("down", self.index, message):
@@ -231,8 +235,11 @@ class WorldGang:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def start(self, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
+    def start(self, launch: Launch, on_exit: Callable[[Exit | None], None]) -> None:
         self._world.start_nodes(launch, on_exit)
+
+    def running(self) -> int | None:
+        return len(self._world.nodes)
 
     def cancel(self) -> None:
         for actor in list(self._world.nodes.values()):
@@ -272,7 +279,7 @@ class World:
         self.passes: Callable[[str, int, Any], bool] = lambda way, node, message: True
         self.gangs = 0
         self.pace_ms = 12
-        self._exit: Callable[[str | None], None] = lambda why: None
+        self._exit: Callable[[Exit | None], None] = lambda why: None
         specs = [spec for stage in self.plan.stages for spec in stage.operators if isinstance(spec, Read)]
         self._feeds = [spec.source for spec in specs if isinstance(spec.source, GatedSource) and spec.source.fed]
         self.leader: Leader
@@ -286,17 +293,21 @@ class World:
         actor = Actor("leader")
         shape = plan_shape(self.plan, self.parallelism)
         name = name or f"leader{self.random.random()}"
+        publisher = Publisher(self.plan)
         setup = LeaderSetup(
             coordinator=DistributedCheckpointCoordinator(shape, coordinator_config(self.config), leader=name),
             log=LogStore(self.store, self.plan.job),
-            launcher=WorldGang(self),
-            launch=self._launch,
-            publisher=Publisher(self.plan),
-            parallelism=self.parallelism,
+            gangs=GangSetup(
+                launcher=WorldGang(self),
+                launch=self._launch,
+                publisher=publisher,
+                parallelism=self.parallelism,
+                restarts=QUICK,
+            ),
+            publisher=publisher,
             restore=restore,
             overwrite=False,
             checkpointing=self.config.enabled,
-            restarts=QUICK,
         )
         self.leader = Leader(setup, clock=self.clock, threads=actor.threads)
         self.leader._mailbox = actor.mailbox
@@ -318,7 +329,7 @@ class World:
         )
         return Launch(setup, "world", b"secret", None)
 
-    def start_nodes(self, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
+    def start_nodes(self, launch: Launch, on_exit: Callable[[Exit | None], None]) -> None:
         assert not self.nodes, "the old gang must be gone before the next starts"
         self.gangs += 1
         self._exit = on_exit
@@ -388,7 +399,7 @@ class World:
                     line.leader.left(line.connection, None)
                 if not self.nodes:
                     why = actor.outcome if actor.outcome and actor.outcome.startswith("failed") else None
-                    self._exit(why)
+                    self._exit(None if why is None else Exit(FailureKind.PEER_LOST, why))
 
     # -- what tests do ---------------------------------------------------------------------------------------------
 

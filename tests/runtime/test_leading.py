@@ -13,10 +13,11 @@ import tidegate as tg
 from tidegate.core.budget import PublishBudget
 from tidegate.core.log import Damaged, LogEntry, Takeover
 from tidegate.core.manifest import CommittableEntry
-from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError, TidegateError
+from tidegate.core.restart import FailureKind
+from tidegate.errors import CorruptDataError, InvalidUseError, NodeStalled, RetryableError, TidegateError
 from tidegate.plan.connector import Committable
-from tidegate.runtime.gang import GangState
-from tidegate.runtime.leader import RETURN_LIMIT_MS
+from tidegate.runtime.gang import Exit, GangState
+from tidegate.runtime.gangs import RETURN_LIMIT_MS
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
 from tidegate.store.open import open_store
@@ -215,6 +216,7 @@ class Line:
     def __init__(self, node: int, gang: int = 3) -> None:
         self.hello = pb.Hello(node=node, gang=gang, address=f"host:{node}", pid=1, host="host")
         self.heard: list[str] = []
+        self.heartbeat = pb.Heartbeat()
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         self.heard.append(str(message.WhichOneof("body")))
@@ -234,19 +236,71 @@ def test_a_gang_is_complete_when_every_node_has_joined_once() -> None:
     assert gang.node_of(second) == 1 and gang.node_of(twice) is None
 
 
-def failed(kind: str, message: str = "x") -> pb.Failed:
-    return pb.Failed(gang=3, error_type=kind, message=message, traceback="its own traceback")
+def failed(kind: FailureKind, message: str = "x") -> pb.Failed:
+    words = {"error_type": kind.name, "message": message, "traceback": "its own traceback", "where": "f.py:3"}
+    return pb.Failed(gang=3, kind=pb.CauseKind.Name(int(kind)), **words)  # type: ignore[arg-type]
+
+
+def joined(size: int) -> GangState:
+    gang = GangState(3, size, None)
+    for node in range(size):
+        line = Line(node)
+        gang.join(line.hello, line)
+    return gang
 
 
 def test_the_cause_is_the_first_that_is_more_than_the_loss_of_a_peer() -> None:
-    gang = GangState(3, 3, None)
-    gang.failed(0, failed("RetryableError", "the channel was lost"))
-    assert gang.cause is not None and gang.cause.text.startswith("lost") and not gang.cause.user_error
-    gang.failed(1, failed("UserFunctionError", "no such country"))
-    gang.failed(2, failed("OSError", "another"))
-    gang.lost("node 2 is gone")
-    assert gang.cause.user_error and "no such country" in gang.cause.text
-    assert gang.cause.traceback == "its own traceback"
+    gang = joined(3)
+    gang.failed(0, failed(FailureKind.PEER_LOST, "the channel was lost"))
+    assert gang.cause is not None and gang.cause.node == 0 and not gang.cause.comes_again
+    gang.failed(1, failed(FailureKind.USER_FUNCTION, "no such country"))
+    gang.failed(2, failed(FailureKind.TRANSIENT, "another"))
+    gang.lost(2, RetryableError("the node left without a word"))
+    cause = gang.exited(None)
+    assert cause.comes_again and "no such country" in cause.text and cause.traceback == "its own traceback"
+    assert cause.text.startswith("node 1 of gang 3 on host (pid 1)")
+
+
+def test_a_process_that_is_gone_is_named_although_its_peers_spoke_first() -> None:
+    gang = joined(2)
+    gang.failed(0, failed(FailureKind.PEER_LOST, "the channel 0:1>0 to node 1 was lost"))
+    gang.stop("another node failed")
+    gang.lost(1, RetryableError("the node left without a word"))
+    gang.lost(0, None)
+    cause = gang.exited(Exit(FailureKind.PEER_LOST, "failed: a channel"))
+    assert (cause.kind, cause.node) == (FailureKind.LOST, 1) and "node 1 of gang 3" in cause.text
+
+
+def test_nodes_that_were_ended_by_force_are_nobodys_cause() -> None:
+    gang = joined(2)
+    gang.failed(0, failed(FailureKind.PEER_LOST))
+    gang.forced = True
+    gang.lost(1, RetryableError("the stream broke"))
+    assert gang.exited(None).node == 0
+
+
+def test_a_gang_whose_nodes_all_returned_is_lost_too() -> None:
+    assert "every node returned" in joined(1).exited(None).text
+    assert joined(1).exited(Exit(FailureKind.SETUP, "no module")).kind is FailureKind.SETUP
+
+
+def test_a_node_that_stands_still_is_named_with_what_it_was_doing() -> None:
+    gang = joined(2)
+    doing = [pb.Doing(what="map_batches 'spin'", for_ms=300, running=True)]
+    gang.members[1].connection.heartbeat = pb.Heartbeat(doing=doing)  # type: ignore[misc]
+    gang.lost(1, NodeStalled("it has said nothing for 10.0 s"))
+    text = gang.exited(None).text
+    assert "node 1 of gang 3 on host (pid 1) stands still: it has said nothing for 10.0 s" in text
+    assert "in map_batches 'spin' for 0.3 s" in text and "stall_timeout" in text
+    assert gang.stands_still and not gang.all_left
+
+
+def test_a_function_that_merely_runs_long_is_named_once() -> None:
+    gang = joined(1)
+    doing = [pb.Doing(what="map_batches 'slow'", for_ms=12_000, running=True), pb.Doing(what="sink 's'", for_ms=99_000)]
+    gang.members[0].connection.heartbeat = pb.Heartbeat(doing=doing)  # type: ignore[misc]
+    assert [what for _, what, _ in gang.long_calls(10_000)] == ["map_batches 'slow'"]
+    assert list(gang.long_calls(10_000)) == []
 
 
 # -- leader --------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_whoever_waits_for_the_end_is_told_although_winding_up_fails(broken: str
     def gone(*args: Any) -> Any:
         raise ConnectionRefusedError("the JVM is gone")
 
-    launcher: WorldGang = world.leader._setup.launcher  # type: ignore[assignment]
+    launcher: WorldGang = world.leader._setup.gangs.launcher  # type: ignore[assignment]
     if broken == "on_end":
         world.leader.on_end = gone
     else:
@@ -93,7 +93,7 @@ def test_a_drain_asked_for_between_two_gangs_drains_the_next() -> None:
 def test_a_gang_that_is_lost_behind_the_final_checkpoint_does_not_fail_the_job() -> None:
     """Nothing is left to do for it, so it does not matter that no more restarts are allowed."""
     world, source, sink = world_of(None)
-    world.leader._restarts = Restarts(RestartPolicy(limit=0, user_error_limit=0))
+    world.leader._gangs.restarts = Restarts(RestartPolicy(limit=0, user_error_limit=0))
     sink.on_commit = once(RetryableError("not now"), lambda epoch: world.leader._machine.mode is Mode.FINISHING)
     world.until(lambda: world.leader._machine.mode is Mode.FINISHING)
     world.kill_node(0)

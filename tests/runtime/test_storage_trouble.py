@@ -230,7 +230,7 @@ def test_a_sink_that_a_node_can_never_write_ends_the_job_after_its_time(jobs: Jo
     sink.on_prepare = broken
     source.allow(500)
     said = failure(job)
-    assert "node 0: StorageUnavailable: the disk is full" in said and "(failed 3 times without progress)" in said
+    assert "StorageUnavailable: the disk is full" in said and "(failed 3 times without progress)" in said
     assert "times since 20" in said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,10 +19,13 @@ from tidegate.errors import (
     CorruptDataError,
     FencedError,
     InvalidUseError,
+    NodeStalled,
     NodeUnreachable,
     ProtocolError,
     RetryableError,
+    ThreadDied,
 )
+from tidegate.runtime.activity import told
 from tidegate.wire._gen.control_pb2 import (
     Committed,
     CoordinatorMessage,
@@ -359,3 +363,116 @@ def test_a_whole_life_prints_nothing() -> None:
         [sys.executable, "-W", "error", "-c", code], capture_output=True, timeout=60, env=dict(os.environ)
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+# -- a process that stands still -----------------------------------------------------------------------------------------
+
+NODE = """
+import ctypes, sys, time
+from tidegate.runtime.activity import Activity
+from tidegate.runtime.threads import ThreadPools
+from tidegate.wire.control import ControlClient, ControlSettings
+from tidegate.wire._gen.control_pb2 import Hello, NodeMessage
+address, secret, hold = sys.argv[1:]
+activity = Activity()
+settings = ControlSettings(heartbeat_s=0.1, silence_s=30.0)
+client = ControlClient(address, secret.encode(), lambda m: None, lambda e: None, settings=settings, heartbeat=activity.heartbeat)
+activity.on_first = client.beat
+client.send(NodeMessage(hello=Hello(node=3, gang=9)))
+pools = ThreadPools("node", activity=activity)
+sleep = ctypes.PyDLL(None).sleep if hold == "holds" else time.sleep
+pools.executor("map-spin").submit(sleep, 20)
+print("there", flush=True)
+time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize("how", ["holds the interpreter", "is stopped"])
+def test_a_node_that_stands_still_is_noticed_in_time_with_what_it_was_doing(coordinator: Log, how: str) -> None:
+    settings = ControlSettings(heartbeat_s=0.1, silence_s=1.5)
+    server = ControlServer(coordinator, SECRET, settings=settings)
+    hold = "holds" if how.startswith("holds") else "waits"
+    child = subprocess.Popen([sys.executable, "-c", NODE, server.address, SECRET.decode(), hold], stdout=subprocess.PIPE)
+    try:
+        coordinator.wait("joined")
+        connection = coordinator.connections[0]
+        if how == "is stopped":
+            assert child.stdout is not None and child.stdout.readline()
+            assert wait_for(lambda: bool(connection.heartbeat.doing))
+            child.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        (error,) = coordinator.wait("left")
+        assert isinstance(error, NodeStalled) and "said nothing for" in str(error)
+        assert time.monotonic() - began < 4 * settings.silence_s
+        assert told(connection.heartbeat).startswith("in map_batches 'spin' for ")
+    finally:
+        child.kill()
+        child.communicate()
+        server.close()
+
+
+def test_a_function_that_only_runs_long_does_not_stop_heartbeats(coordinator: Log) -> None:
+    server = ControlServer(coordinator, SECRET, settings=ControlSettings(heartbeat_s=0.1, silence_s=1.5))
+    child = subprocess.Popen([sys.executable, "-c", NODE, server.address, SECRET.decode(), "waits"], stdout=subprocess.PIPE)
+    try:
+        coordinator.wait("joined")
+        connection = coordinator.connections[0]
+        assert wait_for(lambda: any(one.running and one.for_ms > 2_500 for one in connection.heartbeat.doing))
+        assert coordinator.of("left") == []
+    finally:
+        child.kill()
+        child.communicate()
+        server.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_heartbeats_come_however_much_else_is_said(connect, coordinator: Log, node: Log) -> None:
+    """They say what a node does, and a busy one is the one to watch."""
+    client = connect(node)
+    client.send(HELLO)
+    coordinator.wait("joined")
+    before = coordinator.connections[0].heartbeat
+    deadline = time.monotonic() + 20
+    while coordinator.connections[0].heartbeat is before and time.monotonic() < deadline:
+        client.send(NodeMessage(drained=Drained(gang=9)))
+        time.sleep(0.001)
+    assert coordinator.connections[0].heartbeat is not before
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), MemoryError("x")])
+def test_a_client_whose_reader_dies_is_lost_and_says_of_what(server: ControlServer, coordinator: Log, error: Exception) -> None:
+    node = Log()
+
+    def raises(message: CoordinatorMessage) -> None:
+        raise error
+
+    client = ControlClient(server.address, SECRET, raises, node.on_lost, settings=QUICK)
+    try:
+        client.send(HELLO)
+        coordinator.wait("joined")
+        coordinator.connections[0].send(CoordinatorMessage(stop=Stop()))
+        (lost,) = node.wait("lost")
+        assert isinstance(lost, ThreadDied) and lost.__cause__ is error
+    finally:
+        client.close()
+
+
+def test_a_server_whose_watch_dies_says_so(coordinator: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would notice silence any more."""
+    monkeypatch.setattr(coordinator, "broken", lambda death: coordinator.add("broken", death), raising=False)
+    server = ControlServer(coordinator, SECRET, settings=ControlSettings(heartbeat_s=0.02, silence_s=0.2))
+    try:
+        server._connections = None  # type: ignore[assignment]
+        (death,) = coordinator.wait("broken")
+        assert isinstance(death, ThreadDied) and isinstance(death.__cause__, TypeError)
+    finally:
+        server._connections = set()
+        server.close()

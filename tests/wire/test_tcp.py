@@ -21,6 +21,7 @@ from tidegate.errors import (
     NodeUnreachable,
     ProtocolError,
     RetryableError,
+    ThreadDied,
 )
 from tidegate.wire.arrow import event_of
 from tidegate.wire.connection import TlsContexts
@@ -372,3 +373,58 @@ def test_senseless_arguments_are_refused(mailboxes, call) -> None:
     with pytest.raises(InvalidUseError):
         TcpTransport(mailboxes[0], gang=1, **call)
 
+
+@pytest.mark.parametrize("error", [MemoryError("800000 bytes"), ValueError("x"), RecursionError("deep")])
+@pytest.mark.parametrize("rows", [10, 100_000])
+def test_a_reader_that_dies_is_told_at_both_ends_within_a_second(node, mailboxes, error: Exception, rows: int) -> None:
+    """Whether the frame fits into the kernel's buffers or not: else both ends would wait for ever."""
+    sender, receiver = mailboxes
+    data = pa.record_batch({"n": pa.array(range(rows))})
+
+    def raises(channel: ChannelId, message: object, size_bytes: int) -> None:
+        raise error
+
+    receiver.received = raises
+    there = node(receiver)
+    there.expect(CHANNEL, data.schema)
+    outbound = node(sender).connect(CHANNEL, there.address)
+    began = time.monotonic()
+    outbound.send(event_of(data))
+    death, broke = receiver.wait_closed(), sender.wait_closed()
+    assert time.monotonic() - began < 2.0
+    assert isinstance(death, ThreadDied) and death.__cause__ is error and type(error).__name__ in str(death)
+    assert isinstance(broke, RetryableError) and type(error).__name__ in str(broke)
+
+
+@pytest.mark.parametrize("error", [MemoryError("x"), KeyError("x")])
+def test_a_credit_reader_that_dies_is_told(node, mailboxes, error: Exception) -> None:
+    sender, receiver = mailboxes
+    data = pa.record_batch({"n": pa.array(range(10))})
+
+    def raises(channel: ChannelId, size_bytes: int) -> None:
+        raise error
+
+    sender.credited = raises
+    there = node(receiver)
+    there.expect(CHANNEL, data.schema)
+    outbound = node(sender).connect(CHANNEL, there.address)
+    outbound.send(event_of(data))
+    receiver.wait_messages(1)
+    there.credit(CHANNEL, 1)
+    death = sender.wait_closed()
+    assert isinstance(death, ThreadDied) and death.__cause__ is error
+
+
+def test_an_acceptor_that_dies_is_told(node, mailboxes) -> None:
+    """No peer could open a channel any more."""
+    mailbox, _ = mailboxes
+    deaths: list[ThreadDied] = []
+    mailbox.broken = deaths.append
+    transport = node(mailbox)
+    closing, transport._closing = transport._closing, None  # type: ignore[assignment]
+    with socket.create_connection(("127.0.0.1", int(transport.address.rpartition(":")[2])), timeout=5):
+        deadline = time.monotonic() + 5
+        while not deaths and time.monotonic() < deadline:
+            time.sleep(0.01)
+    transport._closing = closing
+    assert deaths and isinstance(deaths[0].__cause__, AttributeError)

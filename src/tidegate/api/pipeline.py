@@ -90,7 +90,9 @@ class Pipeline:
 
         Options: ``bind``, the address where the driver listens for nodes, or ``"0.0.0.0"`` on a cluster;
         ``tls``, a ``Tls`` that encrypts all channels; ``spool``, a directory for rows that go to the driver;
-        ``append=True``, from a savepoint, adds to sinks that hold what the savepoint's job had written.
+        ``append=True``, from a savepoint, adds to sinks that hold what the savepoint's job had written;
+        ``stall_timeout``, how long a node may say nothing before it counts as lost; ``join_timeout``, how
+        long the driver waits for the next node while a gang comes up.
         """
         self._check_start(parallelism, checkpoint, restore)
         from tidegate.api.start import start_job

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.api.job import Job
 from tidegate.core.config import CheckpointConfig
+from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.resolve import RestoreChoice
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
@@ -33,6 +34,8 @@ def start_job(
     bind: str = LOOPBACK,
     tls: Tls | None = None,
     spool: str | os.PathLike[str] | None = None,
+    stall_timeout: Duration = "10s",
+    join_timeout: Duration = "60s",
 ) -> Job:
     """Check the session and the settings, then start the gang. Raises before anything is started."""
     from tidegate.spark.cluster import driver_host, shared_place, slots
@@ -60,6 +63,8 @@ def start_job(
         advertise=driver_host(spark, bind),
         tls=tls,
         spool=None if spool is None else _path("spool", spool),
+        stall_timeout_ms=parse_duration_ms(stall_timeout, name="stall_timeout", minimum_ms=100),
+        join_timeout_ms=parse_duration_ms(join_timeout, name="join_timeout", minimum_ms=1_000),
     )
     with starting(plan.job, options.store) as started:
         register_format(spark)

@@ -35,7 +35,7 @@ from tidegate.core.messages import Barrier, CheckpointBarrier
 from tidegate.core.paths import JobPaths
 from tidegate.core.policy import DistributedCheckpointConfig
 from tidegate.core.prepare import ChannelRef, ChannelShape, PlanShape, PrepareAck, TaskReport
-from tidegate.errors import JobFailedError
+from tidegate.errors import JobFailedError, ThreadDied
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.logstore import LogStore
 from tidegate.store.open import open_store
@@ -178,6 +178,9 @@ class Arrivals:
 
     def sendable(self, channel: ChannelId) -> None:
         return None
+
+    def broken(self, death: ThreadDied) -> None:
+        raise death
 
     def closed(self, channel: ChannelId, error: Exception | None) -> None:
         return None

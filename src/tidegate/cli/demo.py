@@ -271,9 +271,9 @@ def _print(result: Result, story: Story, proofs: list[Proof], output: Output) ->
 
 
 def _resumed(result: Result, story: Story) -> str:
-    spared = result.rows_in - int(story.final.get("rows_read", result.rows_in))
+    again = max(0, int(story.final.get("rows_read", result.rows_in)) - result.rows_in)
     after = "" if story.recovered_s is None else f" after {story.recovered_s:.1f} s"
-    return f"; went on{after} from the checkpoint, {spared:,} rows not read again" if story.restarts else ""
+    return f"; went on{after} from the checkpoint, {again:,} rows read again" if story.restarts else ""
 
 
 def _show_tail(log: Path) -> None:

@@ -57,7 +57,7 @@ class PrepareAck:
 
     ``committables`` are all that this node staged in this gang and has not yet seen committed, those of
     aborted attempts included. ``objects`` are all that its entries name, the parent's included. ``sinks``
-    prepared, with or without rows.
+    prepared, with or without rows. ``rows_out`` is what they had taken at the cut, of all rows of this gang.
     """
 
     node: int
@@ -75,6 +75,7 @@ class PrepareAck:
     duration_ms: int = 0
     unaligned: bool = False
     stats: tuple[TaskStats, ...] = ()
+    rows_out: int = 0
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,13 +21,14 @@ from tidegate.operators.source import Read
 from tidegate.plan.physical import PhysicalPlan, Stage
 from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
-from tidegate.runtime.host import Launch
+from tidegate.runtime.gangs import JOIN_TIMEOUT_MS, GangSetup
+from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, heartbeat_s
 from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.running import check_places
-from tidegate.runtime.savepoint import read_savepoint
+from tidegate.runtime.savepoint import Savepoint, read_savepoint
 from tidegate.runtime.security import Tls
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
@@ -37,6 +37,7 @@ from tidegate.runtime.splits import SplitList
 from tidegate.runtime.supply import Feeds, Spools, check_supply, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import check_writable, local_path, open_store, settled
+from tidegate.supervise import supervised
 
 if TYPE_CHECKING:
     from tidegate.wire.control import ControlServer
@@ -65,6 +66,10 @@ class JobOptions:
     """The host that nodes dial, when it is not ``bind``."""
     tls: Tls | None = None
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    stall_timeout_ms: int = int(1000 * STALL_TIMEOUT_S)
+    """A node that says nothing for so long is lost."""
+    join_timeout_ms: int = JOIN_TIMEOUT_MS
+    """How long the driver waits for the next node of a gang that comes up."""
     spool: str | None = None
     """Where collect and for_each_batch keep rows when the store is no local directory."""
 
@@ -94,18 +99,14 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
-        launcher=launcher,
-        launch=launches.launch,
+        gangs=_gangs(launcher, launches.launch, publisher, savepoint, options),
         publisher=publisher,
-        parallelism=options.parallelism,
         restore=options.restore,
         overwrite=options.overwrite,
         append=options.append,
         checkpointing=options.checkpoint.enabled,
-        restarts=options.restarts,
         storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
-        savepoint=savepoint,
         stays=place is not None and not place.startswith("memory:"),
         hold=True,
     )
@@ -118,7 +119,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
             f"epoch={leader.restored_from}"
         )
     stop_at_exit(leader)
-    threading.Thread(target=leader.run, name=f"tidegate-leader-{plan.job}", daemon=True).start()
+    supervised(f"tidegate-leader-{plan.job}", leader.run, leader.died).start()
     try:
         _prepare(leader, setup, plan, place or given, options, launches, splits)
     except BaseException:
@@ -142,12 +143,12 @@ def _prepare(
     """Take the sinks, begin the spools, feed and listen; then the gang may start."""
     decision = leader.take()
     manifest = None if isinstance(decision, StartFresh | Refuse) else decision.manifest
-    if manifest is None and setup.savepoint is not None:
-        manifest = setup.savepoint.manifest
+    if manifest is None and setup.gangs.savepoint is not None:
+        manifest = setup.gangs.savepoint.manifest
     # Without a manifest nothing goes on: what earlier commits have read of a spool may be deleted.
     fresh = options.restore == "none" or (manifest is None and setup.coordinator.log.last_id > 0)
     plan = supplied(plan, place, fresh=fresh, manifest=manifest)
-    pinned = None if setup.savepoint is None else setup.savepoint.manifest
+    pinned = None if setup.gangs.savepoint is None else setup.gangs.savepoint.manifest
     feeds = Feeds(plan)
     leader.on_end = feeds.stop
     feeds.start(leader.fail)
@@ -180,7 +181,10 @@ class _Launches:
         assert self.base is not None, "a gang starts after its spools are begun"
         options = self._options
         setup = replace(self.base, gang=gang)
-        return Launch(setup, self.address, self.secret, self._place, restore_url, options.bind, options.tls)
+        stall_s = options.stall_timeout_ms / 1000
+        return Launch(
+            setup, self.address, self.secret, self._place, restore_url, options.bind, options.tls, stall_timeout_s=stall_s
+        )
 
 
 def _splits(plan: PhysicalPlan, wanted: Callable[[Read], bool]) -> dict[str, SplitList]:
@@ -195,15 +199,36 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
     return store if store is not None and LogStore(open_store(store), job).begun() else None
 
 
+def _gangs(
+    launcher: Launcher,
+    launch: Callable[[int, str | None], Launch],
+    publisher: Publisher,
+    savepoint: Savepoint | None,
+    options: JobOptions,
+) -> GangSetup:
+    return GangSetup(
+        launcher=launcher,
+        launch=launch,
+        publisher=publisher,
+        parallelism=options.parallelism,
+        savepoint=savepoint,
+        restarts=options.restarts,
+        join_timeout_ms=options.join_timeout_ms,
+        stall_timeout_ms=options.stall_timeout_ms,
+    )
+
+
 def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> ControlServer:
     # grpc's threads must not exist in a process that forks Spark's Python workers; the driver never does.
-    from tidegate.wire.control import ControlServer
+    from tidegate.wire.control import ControlServer, ControlSettings
 
+    stall_s = options.stall_timeout_ms / 1000
     return ControlServer(
         leader,
         secret,
         bracketed(options.bind),
         advertise=None if options.advertise is None else bracketed(options.advertise),
+        settings=ControlSettings(heartbeat_s=heartbeat_s(stall_s), silence_s=stall_s),
         credentials=None if options.tls is None else options.tls.server_credentials(),
     )
 

@@ -53,6 +53,7 @@ class Part:
     barrier_ms: int
     complete: SnapshotComplete[pa.RecordBatch] | None = None
     complete_ms: int = 0
+    rows_out: int = 0
 
 
 @dataclass(slots=True)
@@ -128,7 +129,8 @@ class Checkpointer:
         attempt = self._attempt(barrier.checkpoint_id)
         if attempt is not None:
             now_ms = self._now_ms()
-            attempt.parts[task.name] = Part(frozen, now_ms, task.first_barrier_ms(barrier.checkpoint_id) or now_ms)
+            barrier_ms = task.first_barrier_ms(barrier.checkpoint_id) or now_ms
+            attempt.parts[task.name] = Part(frozen, now_ms, barrier_ms, rows_out=_rows_out(task))
 
     def completed(self, task: StageTask, effect: SnapshotComplete[pa.RecordBatch]) -> None:
         """A task's recordings are closed and its barrier is on the way."""
@@ -137,7 +139,7 @@ class Checkpointer:
             return
         if effect.finished:
             self._stage(effect.checkpoint_id, task.prepare_sinks(effect.checkpoint_id))
-            attempt.parts[task.name] = Part(task.freeze(), self._now_ms(), self._now_ms())
+            attempt.parts[task.name] = Part(task.freeze(), self._now_ms(), self._now_ms(), rows_out=_rows_out(task))
         part = attempt.parts[task.name]
         part.complete, part.complete_ms = effect, self._now_ms()
         self._upload_when_whole(attempt)
@@ -250,6 +252,7 @@ class Checkpointer:
             duration_ms=self._now_ms() - attempt.begun_ms,
             unaligned=any(part.complete is not None and part.complete.unaligned for part in attempt.parts.values()),
             stats=tuple(self._stats(attempt, task) for task in self.tasks),
+            rows_out=sum(part.rows_out for part in attempt.parts.values()),
         )
 
     def _states(
@@ -419,3 +422,7 @@ class StateObjectWriter:
     def entries(self, frozen: Frozen) -> tuple[RunEntry, ...]:
         """Where the runs are. AFTER ``finish``."""
         return tuple(self.runs[run.uid][0] for run in frozen.runs)
+
+
+def _rows_out(task: StageTask) -> int:
+    return sum(sink.rows for sink in task.sinks.values())

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from tidegate.core.codec import parse
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.prepare import PrepareAck
-from tidegate.errors import CorruptDataError, FencedError, StorageRefused, StorageUnavailable, TidegateError
+from tidegate.core.restart import Failure, FailureKind, first_cause
+from tidegate.errors import CorruptDataError, NodeStalled
+from tidegate.runtime.activity import told
+from tidegate.runtime.failure import failure_of
 from tidegate.runtime.host import Launch
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -18,8 +22,11 @@ from tidegate.wire._gen import control_pb2 as pb
 class Launcher(Protocol):
     """Starts the processes of gangs, one gang at a time."""
 
-    def start(self, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
+    def start(self, launch: Launch, on_exit: Callable[[Exit | None], None]) -> None:
         """Start one; ``on_exit`` is called once, when all of its processes have ended. Never blocks for long."""
+
+    def running(self) -> int | None:
+        """How many of its processes run now, by the word of whoever runs them; ``None``: not known. Never blocks for long."""
 
     def cancel(self) -> None:
         """End by force what is still running. Never blocks for long."""
@@ -35,30 +42,20 @@ class NodeConnection(Protocol):
     def hello(self) -> pb.Hello:
         """What the node said first."""
 
+    @property
+    def heartbeat(self) -> pb.Heartbeat:
+        """What the node said last that it was doing."""
+
     def send(self, message: pb.CoordinatorMessage) -> None:
         """Never blocks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
-    """Why a gang is over, for people and for the restart policy."""
+class Exit:
+    """Why a gang's processes ended, as whoever ran them knows it."""
 
+    kind: FailureKind
     text: str
-    user_error: bool = False
-    traceback: str = ""
-    storage: type[TidegateError] | None = None
-    """The kind of error if a node could not read or write a store or a sink."""
-
-    def waits(self, *, has_run: bool) -> bool:
-        """Not worth a restart that counts: somebody has to make room first. A job that never ran there is set up wrongly."""
-        return self.storage is StorageUnavailable or (self.storage is StorageRefused and has_run)
-
-    @classmethod
-    def of(cls, what: str, error: BaseException) -> Cause:
-        """Work on the driver failed. With the traceback: of ``for_each_batch`` and of own sinks it is the user's."""
-        if isinstance(error, FencedError):  # it says all there is to say
-            return cls(str(error))
-        return cls(f"{what}: {error!r}", traceback="".join(traceback.format_exception(error)))
 
 
 @dataclass(slots=True)
@@ -69,27 +66,11 @@ class Member:
     address: str
     pid: int
     host: str
-    report: dict[str, Any] = field(default_factory=dict)
+    left: bool = False
+    named: set[str] = field(default_factory=set)
 
-
-PERMANENT = {
-    "UserFunctionError",
-    "InvalidUseError",
-    "ProtocolError",
-    "CorruptDataError",
-    "TypeError",
-    "AssertionError",
-    "AttributeError",
-    "KeyError",
-    "NotImplementedError",
-    "ArrowInvalid",
-    "ArrowKeyError",
-    "ArrowNotImplementedError",
-    "ArrowTypeError",
-    "StorageRefused",
-}
-"""Errors that will most likely come again: they get fewer restarts."""
-STORAGE = {kind.__name__: kind for kind in (StorageUnavailable, StorageRefused)}
+    def __str__(self) -> str:
+        return f"on {self.host} (pid {self.pid})"
 
 
 class GangState:
@@ -100,9 +81,10 @@ class GangState:
         self.manifest = manifest
         self._size = size
         self.members: dict[int, Member] = {}
-        self.cause: Cause | None = None
+        self.cause: Failure | None = None
         self.welcomed = False
         self.stopping = False
+        self.forced = False
 
     def join(self, hello: pb.Hello, connection: NodeConnection) -> bool:
         """A node said hello. True when that was the last one."""
@@ -114,7 +96,8 @@ class GangState:
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the gang is over already")))
             return False
         self.members[hello.node] = Member(connection, hello.address, hello.pid, hello.host)
-        return len(self.members) == self._size
+        # One that could not be built only comes to say why: a gang with it never runs.
+        return len(self.members) == self._size and not any(m.connection.hello.unable for m in self.members.values())
 
     def welcome(self) -> None:
         """Tell every node its peers and what to restore."""
@@ -141,30 +124,81 @@ class GangState:
             self.tell_all(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
 
     def failed(self, node: int, failed: pb.Failed) -> None:
-        """A node reported why it fails. The first cause that is not just the loss of a peer is the one that counts."""
-        lost_peer = failed.error_type == "RetryableError"
-        if self.cause is None or (self.cause.text.startswith("lost") and not lost_peer):
-            text = f"node {node}: {failed.error_type}: {failed.message}"
-            self.cause = Cause(
-                f"lost a peer: {text}" if lost_peer else text,
-                failed.error_type in PERMANENT,
-                failed.traceback,
-                STORAGE.get(failed.error_type),
-            )
+        """A node reported why it fails."""
+        self._blame(failure_of(node, self._who(node), failed))
 
-    def lost(self, reason: str) -> None:
-        """A node is gone without a word."""
+    def lost(self, node: int, error: Exception | None) -> None:
+        """A node's line is gone. That it returned when it was told to, or was ended by force, is no reason for anything."""
+        member = self.members[node]
+        member.left = True
+        if self.forced or (error is None and self.stopping):
+            return
+        stalled = isinstance(error, NodeStalled)
+        text = f"{self._who(node)} {'stands still' if stalled else 'is gone'}: {error or 'it returned by itself'}"
+        if (doing := told(member.connection.heartbeat)) is not None:
+            text = f"{text}; the last it said is that it was {doing}"
+        if stalled:
+            text = f"{text}; {_why_stalled(member)}"
+        self._blame(Failure(FailureKind.STALLED if stalled else FailureKind.LOST, text, node))
+
+    def long_calls(self, limit_ms: int) -> Iterator[tuple[str, str, int]]:
+        """Who has been in what for longer than this; each function of each node once."""
+        for node, member in self.members.items():
+            for doing in member.connection.heartbeat.doing:
+                if doing.running and doing.for_ms >= limit_ms and doing.what not in member.named:
+                    member.named.add(doing.what)
+                    yield self._who(node), doing.what, doing.for_ms
+
+    def not_joined(self, reason: str) -> None:
+        """Some nodes did not come."""
+        self._blame(Failure(FailureKind.NOT_JOINED, f"gang {self.number}: {reason}"))
+
+    def exited(self, why: Exit | None) -> Failure:
+        """All of its processes have ended: the reason for it all."""
+        if why is not None:
+            self._blame(Failure(why.kind, f"gang {self.number} was lost: {why.text}"))
         if self.cause is None:
-            self.cause = Cause(f"lost: {reason}")
+            self._blame(Failure(FailureKind.LOST, f"gang {self.number} was lost: every node returned"))
+        assert self.cause is not None
+        return self.cause
 
-    def report(self, node: int, progress: dict[str, Any]) -> None:
-        """A node's metrics."""
-        if node in self.members:
-            self.members[node].report = progress
+    @property
+    def stands_still(self) -> bool:
+        """It is over because a node stood still."""
+        return self.cause is not None and self.cause.kind is FailureKind.STALLED
+
+    @property
+    def all_left(self) -> bool:
+        """Nobody is there any more who could return by itself."""
+        return bool(self.members) and all(member.left for member in self.members.values())
+
+    def _blame(self, failure: Failure) -> None:
+        self.cause = first_cause(self.cause, failure)
+
+    def _who(self, node: int) -> str:
+        return f"node {node} of gang {self.number} {self.members[node]}"
 
     def node_of(self, connection: NodeConnection) -> int | None:
         """Which node this stream belongs to."""
         return next((node for node, member in self.members.items() if member.connection is connection), None)
+
+
+def _why_stalled(member: Member) -> str:
+    """What can be known from here: the state of a process on this machine."""
+    if member.host == socket.gethostname() and process_state(member.pid) in ("T", "t"):
+        return "its process is stopped (SIGSTOP or a debugger): let it go on, or leave it to the restart"
+    return (
+        "a function that holds the interpreter, a stopped process or a machine without air: release the interpreter in "
+        "long calls, or give start a longer stall_timeout"
+    )
+
+
+def process_state(pid: int) -> str | None:
+    """The state of a process of this machine, as the kernel names it; ``None``: not known."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
 
 
 def carried(message: pb.NodeMessage, node: int) -> Any:

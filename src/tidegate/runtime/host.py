@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidegate.clock import Clock, SystemClock
 from tidegate.errors import FencedError, NodeUnreachable
+from tidegate.runtime.activity import Activity
 from tidegate.runtime.address import LOOPBACK, node_listening
+from tidegate.runtime.failure import last_words
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.node import Node
@@ -22,6 +26,20 @@ from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.tcp import TcpTransport
+
+if TYPE_CHECKING:
+    from tidegate.wire.control import ControlClient
+
+
+STALL_TIMEOUT_S = 10.0
+"""Either end of a control line that hears nothing for so long gives the other up."""
+HEARTBEATS = 10
+HEARTBEAT_MOST_S = 1.0
+
+
+def heartbeat_s(stall_timeout_s: float) -> float:
+    """Many in the time that may pass without one, but no more than is needed."""
+    return min(HEARTBEAT_MOST_S, stall_timeout_s / HEARTBEATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,7 @@ class Launch:
     """Where the state to start from is, when it is not in the job's own store: a savepoint."""
     bind: str = LOOPBACK
     tls: Tls | None = None
+    stall_timeout_s: float = STALL_TIMEOUT_S
 
     def __repr__(self) -> str:
         return f"Launch(job={self.setup.plan.job!r}, gang={self.setup.gang}, coordinator={self.coordinator!r})"
@@ -67,38 +86,23 @@ class FirstContact:
 def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str | None = None) -> str:
     """Run node ``index`` of the gang to its end; gives why it ended. ``host`` is how peers call this machine. Blocks.
 
-    ``NodeUnreachable`` when the driver never answered.
+    A node that can't even be built says why over the control line. ``NodeUnreachable`` when the driver never answered.
     """
-    # grpc is imported here and not above: a daemon that forks workers must not have grpc's threads.
-    from tidegate.wire.control import ControlClient
-
     pa.set_cpu_count(1)
     keep_freed_memory()
-    mailbox: Mailbox[Callable[[], None]] = Mailbox()
-    store = open_store(launch.store_url) if launch.store_url else None
-    setup = replace(launch.setup, node=index)
-    node = Node(
-        setup,
-        clock=clock or SystemClock(),
-        mailbox=mailbox,
-        store=store,
-        threads=ThreadPools(f"node{index}"),
-        origin=open_store(launch.restore_url) if launch.restore_url else None,
-    )
+    activity = Activity()
+    try:
+        node = _node(launch, index, clock, activity)
+    except Exception as error:
+        return _unable(launch, index, error)
     contact = FirstContact(node)
     with ExitStack() as undo:
         undo.callback(node.abandon)
-        control = ControlClient(
-            launch.coordinator,
-            launch.secret,
-            on_message=contact.message,
-            on_lost=contact.lost,
-            credentials=None if launch.tls is None else launch.tls.channel_credentials(),
-            server_name=None if launch.tls is None else launch.tls.name,
-        )
+        control = _control(launch, contact.message, contact.lost, activity.heartbeat)
         undo.callback(control.close)
         transport = _transport(launch, node, host)
         undo.pop_all()  # from here on the node lets go of everything by itself
+    activity.on_first = control.beat
     name = socket.gethostname()
     try:
         outcome = node.run(transport, control, pid=os.getpid(), host=name)
@@ -106,6 +110,61 @@ def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str |
         control.close()
     contact.check(index, host or name)
     return outcome
+
+
+def _node(launch: Launch, index: int, clock: Clock | None, activity: Activity) -> Node:
+    mailbox: Mailbox[Callable[[], None]] = Mailbox()
+    return Node(
+        replace(launch.setup, node=index),
+        clock=clock or SystemClock(),
+        mailbox=mailbox,
+        store=open_store(launch.store_url) if launch.store_url else None,
+        threads=ThreadPools(f"node{index}", activity=activity),
+        origin=open_store(launch.restore_url) if launch.restore_url else None,
+        activity=activity,
+    )
+
+
+def _control(
+    launch: Launch,
+    on_message: Callable[[pb.CoordinatorMessage], None],
+    on_lost: Callable[[Exception], None],
+    heartbeat: Callable[[], pb.Heartbeat],
+) -> ControlClient:
+    # grpc is imported here and not above: a daemon that forks workers must not have grpc's threads.
+    from tidegate.wire.control import ControlClient, ControlSettings
+
+    settings = ControlSettings(heartbeat_s=heartbeat_s(launch.stall_timeout_s), silence_s=launch.stall_timeout_s)
+    return ControlClient(
+        launch.coordinator,
+        launch.secret,
+        on_message=on_message,
+        on_lost=on_lost,
+        settings=settings,
+        credentials=None if launch.tls is None else launch.tls.channel_credentials(),
+        server_name=None if launch.tls is None else launch.tls.name,
+        heartbeat=heartbeat,
+    )
+
+
+def _unable(launch: Launch, index: int, error: Exception) -> str:
+    """Say why this node can't be built, after a hello that says so. Where nobody listens, the error goes through Spark."""
+    lost: list[Exception] = []
+    told = threading.Event()
+
+    def on_lost(reason: Exception) -> None:
+        lost.append(reason)
+        told.set()
+
+    control = _control(launch, lambda message: told.set(), on_lost, pb.Heartbeat)
+    hello = pb.Hello(node=index, gang=launch.setup.gang, pid=os.getpid(), host=socket.gethostname(), unable=True)
+    control.send(pb.NodeMessage(hello=hello))
+    control.send(pb.NodeMessage(failed=last_words(launch.setup.gang, error)))
+    told.wait(launch.stall_timeout_s)  # for the driver's order to stop: then it has heard
+    control.close()
+    if lost:
+        raise error
+    return f"failed: {error!r}"
 
 
 def _transport(launch: Launch, node: Node, host: str | None) -> TcpTransport:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from tidegate.clock import Clock
 from tidegate.core import events as ev
@@ -20,15 +21,25 @@ from tidegate.core.coordinate import Mode
 from tidegate.core.patience import Patience
 from tidegate.core.problems import Problem, ProblemKind
 from tidegate.core.resolve import AlreadyFinished, Decision
-from tidegate.core.restart import GiveUp, RestartAfter, Restarts, Verdict
-from tidegate.errors import WAITED_FOR, InvalidUseError, JobFailedError, ProtocolError, TidegateError
+from tidegate.core.restart import Failure, FailureKind, GiveUp, RestartAfter, Verdict
+from tidegate.errors import (
+    WAITED_FOR,
+    FencedError,
+    InvalidUseError,
+    JobFailedError,
+    ProtocolError,
+    ThreadDied,
+    TidegateError,
+)
 from tidegate.runtime.chores import Chores
 from tidegate.runtime.commands import command
-from tidegate.runtime.gang import Cause, GangState, NodeConnection, carried
+from tidegate.runtime.failure import kind_of, where_of
+from tidegate.runtime.gang import GangState, NodeConnection, carried
+from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.opening import Opening
-from tidegate.runtime.report import aborted, added_up, committed
+from tidegate.runtime.report import aborted, committed
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.supply import Spools
 from tidegate.runtime.threads import Threads
@@ -38,11 +49,8 @@ from tidegate.wire._gen import control_pb2 as pb
 
 log = logging.getLogger("tidegate")
 
-JOIN_LIMIT_MS = 60_000
-RETURN_LIMIT_MS = 8_000
 HISTORY_MAX = 1_000
 STOP_LIMIT_MS = 45_000
-PERMANENT_EXITS = ("ModuleNotFoundError", "SparkStopped", "InvalidUseError", "NodeUnreachable")
 
 
 class Leader:
@@ -56,11 +64,10 @@ class Leader:
         self._chores = Chores(setup.log, setup.publisher, setup.spools)
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._timers = Timers()
-        self._gang: GangState | None = None
-        self._restarts = Restarts(setup.restarts)
+        self._gangs = Gangs(setup.gangs, self, clock=clock, timers=self._timers, post=lambda act: self._mailbox.post(act))
         self.opening = Opening(
             setup.log, setup.publisher, self._machine.shape, self._machine.leader, stays=setup.stays, restore=setup.restore,
-            overwrite=setup.overwrite, append=setup.append, moved=setup.savepoint is not None,
+            overwrite=setup.overwrite, append=setup.append, moved=setup.gangs.savepoint is not None,
         )  # fmt: skip
         self._patience, self._restore_patience = (Patience(setup.storage_timeout_ms) for _ in range(2))
         self._held = setup.hold
@@ -69,10 +76,7 @@ class Leader:
         self._history: list[dict[str, Any]] = []
         self._committed = 0
         self._streak = setup.streak
-        self._last_reports: dict[int, dict[str, Any]] = {}
         self._stop_requested = self._draining = False
-        self._restarting_since: int | None = None
-        self._recoveries_ms: list[int] = []
         self.job = setup.log.paths.job
         self._watch = Watch(self.job, clock, self._timers)
         self.log, self.publisher = setup.log, setup.publisher
@@ -83,6 +87,10 @@ class Leader:
         self._over = False
         self.ended = threading.Event()
         self.on_end: Callable[[], None] = lambda: None
+
+    @property
+    def _gang(self) -> GangState | None:
+        return self._gangs.gang
 
     # -- before anything starts ------------------------------------------------------------------------------------
 
@@ -108,7 +116,7 @@ class Leader:
         def go() -> None:
             self._held = False
             self._chores.spools = spools
-            self._handle(self.opening.request(decision, self._machine.log))
+            self.handle(self.opening.request(decision, self._machine.log))
 
         self._mailbox.post(go)
 
@@ -117,7 +125,7 @@ class Leader:
         try:
             if self.checkpointing and self._chores.sweeps:
                 self._later("garbage", self._chores.sweep, None)
-            self._handle(self.opening.read)
+            self.handle(self.opening.read)
             self.opening.read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
                 self._timers.run_due(self._clock.now_ms())
@@ -126,7 +134,7 @@ class Leader:
                         action()
         except Exception as error:
             log.exception("the leader failed job=%s", self.job)
-            self._fail(Cause.of("the leader failed", error))
+            self._fail(_caused("the leader failed", error))
         finally:
             self._wind_up()
 
@@ -145,11 +153,11 @@ class Leader:
         if self._gang is not None:
             self._gang.stop("the job has ended")
         for action in self._mailbox.take(0):  # nodes that have just come would wait for an answer
-            if getattr(action, "func", None) == self._node_joined:
-                action()
-        if not self._setup.launcher.join(RETURN_LIMIT_MS / 1000):
-            self._setup.launcher.cancel()
-            self._setup.launcher.join(RETURN_LIMIT_MS / 1000)
+            if getattr(action, "func", None) == self._gangs.joined:
+                self._gangs.turn_away(action.args[0])  # type: ignore[attr-defined]
+        if not self._setup.gangs.launcher.join(RETURN_LIMIT_MS / 1000):
+            self._setup.gangs.launcher.cancel()
+            self._setup.gangs.launcher.join(RETURN_LIMIT_MS / 1000)
 
     # -- what users ask --------------------------------------------------------------------------------------------
 
@@ -158,7 +166,7 @@ class Leader:
         request, future = self._requests.open()
         if self._over:
             raise InvalidUseError(f"the job has ended status={self.status} job={self.job}")
-        self._mailbox.post(partial(self._handle, ev.TriggerRequested(request, savepoint)))
+        self._mailbox.post(partial(self.handle, ev.TriggerRequested(request, savepoint)))
         return future
 
     def cancel_checkpoint(self, checkpoint_id: int) -> Future[None]:
@@ -167,7 +175,7 @@ class Leader:
 
         def cancel() -> None:
             try:
-                self._handle(ev.CancelRequested(checkpoint_id))
+                self.handle(ev.CancelRequested(checkpoint_id))
                 self._requests.answer((request,), None)
             except TidegateError as error:
                 self._requests.answer((request,), error)
@@ -181,7 +189,7 @@ class Leader:
 
     def fail(self, reason: str) -> None:
         """End the job as failed: something that it needs beside its gang is gone."""
-        self._mailbox.post(partial(self._fail, Cause(reason)))
+        self._mailbox.post(partial(self._fail, Failure(FailureKind.DEFECT, reason)))
 
     def _stop(self, drain: bool) -> None:
         if self._over:
@@ -193,9 +201,10 @@ class Leader:
                 self._gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
             return
         self._stop_requested = True
-        unsettled = Cause("stopped while a sink or the store gave no answer: the next start publishes what is committed")
+        why = "stopped while a sink or the store gave no answer: the next start publishes what is committed"
+        unsettled = Failure(FailureKind.TRANSIENT, why)
         self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self._fail, unsettled))
-        self._handle(ev.StopRequested())
+        self.handle(ev.StopRequested())
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Committed and aborted checkpoints of this run."""
@@ -209,19 +218,17 @@ class Leader:
     def metrics(self) -> dict[str, Any]:
         """The newest reports of the nodes, added up."""
         gang = self._gang
-        members = dict(gang.members) if gang is not None else {}
-        reports = {node: member.report for node, member in members.items() if member.report} or self._last_reports
         return {
             "status": self.status,
-            **added_up(reports),
+            **self._gangs.totals.added_up(),
             **self._watch.metrics(),
             "put_retries": self._machine.metrics.put_retries,
             "publish_retries": self._machine.metrics.publish_retries,
             "checkpoints_committed": self._committed,
-            "restarts": self._restarts.total + self._patience.total,
-            "recoveries_ms": list(self._recoveries_ms),
+            "restarts": self._gangs.restarts.total + self._patience.total,
+            "recoveries_ms": list(self._gangs.recoveries_ms),
             "gang": None if gang is None else gang.number,
-            "nodes": [{"node": node, "pid": m.pid, "host": m.host} for node, m in sorted(members.items())],
+            "nodes": self._gangs.nodes(),
         }
 
     # -- what nodes say: called from the server's threads ----------------------------------------------------------
@@ -229,78 +236,58 @@ class Leader:
     def joined(self, connection: NodeConnection) -> None:
         """A node opened its stream and said hello."""
         if self._over:
-            self._node_joined(connection)
+            self._gangs.turn_away(connection)
         else:
-            self._mailbox.post(partial(self._node_joined, connection))
+            self._mailbox.post(partial(self._gangs.joined, connection))
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
-        self._mailbox.post(partial(self._node_said, connection, message, carried(message, connection.hello.node)))
+        self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, connection.hello.node)))
 
     def left(self, connection: NodeConnection, error: Exception | None) -> None:
         """A node's stream ended."""
-        self._mailbox.post(partial(self._node_left, connection, error))
+        self._mailbox.post(partial(self._gangs.left, connection, error))
 
-    def _node_joined(self, connection: NodeConnection) -> None:
-        if self._gang is None or self._over:
-            connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="no gang is wanted now")))
-        elif self._gang.join(connection.hello, connection):
-            self._gang.welcome()
-            self._running(self._gang)
+    def broken(self, death: ThreadDied) -> None:
+        """A thread of the control line died: nobody would notice a node that is lost."""
+        self._mailbox.post(partial(self._fail, _caused("the control line", death)))
 
-    def _node_said(self, connection: NodeConnection, message: pb.NodeMessage, payload: Any) -> None:
-        gang = self._gang
-        node = gang.node_of(connection) if gang is not None else None
-        if gang is None or node is None:
-            return
-        match message.WhichOneof("body"):
-            case "injection_ack":
-                ack = message.injection_ack
-                self._handle(ev.InjectionAcked(node, ack.gang, ack.term, ack.checkpoint_id))
-            case "prepared":
-                self._handle(ev.NodePrepared(payload))
-            case "declined":
-                declined = message.declined
-                self._handle(ev.NodeDeclined(node, declined.gang, declined.checkpoint_id, declined.reason))
-            case "drained":
-                self._handle(ev.NodeDrained(node, message.drained.gang))
-            case "progress":
-                gang.report(node, payload)
-            case "failed":
-                gang.failed(node, message.failed)
-                self._end(gang, "another node failed")
-            case _:
-                pass  # heartbeats, and a last word before a stream ends
-
-    def _node_left(self, connection: NodeConnection, error: Exception | None) -> None:
-        gang = self._gang
-        node = gang.node_of(connection) if gang is not None else None
-        if gang is None or node is None or gang.stopping:
-            return
-        gang.lost(f"node {node} is gone{f': {error}' if error else ''}")
-        self._end(gang, "a node was lost")
-
-    def _end(self, gang: GangState, reason: str) -> None:
-        """Nodes have a limited time to return by themselves."""
-        if not gang.stopping:
-            gang.stop(reason)
-            self._timers.at(self._clock.now_ms() + RETURN_LIMIT_MS, partial(self._force, gang))
-
-    def _running(self, gang: GangState) -> None:
-        if self._restarting_since is not None:
-            self._recoveries_ms.append(self._clock.now_ms() - self._restarting_since)
-            self._restarting_since = None
+    def gang_runs(self, gang: GangState) -> None:
+        """Every node has joined."""
         if self.status != "STOPPING":
             self.status = "RUNNING"
         if self._draining:  # asked for while nodes were still joining, or of a gang that was lost
             self.status = "STOPPING"
             gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
-        nodes = frozenset(gang.members)
-        self._handle(ev.GangRunning(gang.number, nodes, nodes))
+
+    def verdict(self, failure: Failure) -> Verdict:
+        """A store that somebody has to fix first is waited for; that is none of the restarts that are counted."""
+        if not failure.waits(has_run=self._committed > 0 or self.restored_from is not None):
+            return self._gangs.restarts.lost(failure)
+        self._watch.failed(ProblemKind.NODES, failure.text)
+        return self._patience.failed()
+
+    def gang_lost(self, failure: Failure, verdict: Verdict) -> None:
+        """All processes of a gang have ended."""
+        self.cause = failure.text
+        match verdict:
+            case GiveUp(failures):
+                self._fail(failure, failures)
+            case RestartAfter(wait_ms):
+                log.warning("the gang was lost, starting again in %s ms: %s job=%s", wait_ms, failure.text, self.job)
+                self.status = "RESTARTING"
+            case _:
+                assert_never(verdict)
+
+    @property
+    def ending(self) -> bool:
+        """Nothing is left to restart a gang for."""
+        return self._stop_requested or self._machine.mode is Mode.FINISHING
 
     # -- performing ------------------------------------------------------------------------------------------------
 
-    def _handle(self, event: ev.Event) -> None:
+    def handle(self, event: ev.Event) -> None:
+        """A fact for the coordinator; what it orders is performed. Leader thread only."""
         try:
             effects = self._machine.handle(event, self._clock.now_ms(), self._clock.wall_ms())
         except ProtocolError as error:  # it changed nothing; the story is for whoever mends the bug
@@ -332,13 +319,14 @@ class Leader:
             case do.ResolveRestore():
                 self._taken_over.set()
                 if not self._held:
-                    self._choose_restore()
+                    self._gangs.when_ready(self._choose_restore)
             case do.StartGang():
-                self._start_gang(effect)
+                self._restore_patience.passed()
+                self._gangs.start(effect)
             case do.StopGang():
-                self._stop_gang(effect)
+                self._gangs.stop(effect)
             case do.SetTimer():
-                self._timers.at(effect.at_ms, partial(self._handle, ev.Tick()))
+                self._timers.at(effect.at_ms, partial(self.handle, ev.Tick()))
             case do.CheckpointCompleted() | do.CheckpointAborted() | do.RequestRefused():
                 self._note(effect)
             case do.JobFinished():
@@ -348,7 +336,7 @@ class Leader:
             case do.StepDown():
                 stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
                 why = f"another driver has taken over this job: {effect.reason}" if stuck is None else f"gave up, {stuck}"
-                self._fail(Cause(why))
+                self._fail(Failure(FailureKind.SETUP, why))
             case _:
                 if self._gang is not None and self._gang.number == effect.stamp.gang:
                     self._gang.tell(effect.node, command(effect))
@@ -359,15 +347,15 @@ class Leader:
         def done(future: Future[ev.Event | None]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
-                self._mailbox.post(partial(self._fail, Cause.of(name, error)))
+                self._mailbox.post(partial(self._fail, _caused(name, error)))
             elif not future.cancelled():
                 event = future.result()
                 if event is not None:
-                    self._mailbox.post(partial(self._handle, event))
+                    self._mailbox.post(partial(self.handle, event))
 
         self._threads.executor(name).submit(work, argument).add_done_callback(done)
 
-    # -- gangs -----------------------------------------------------------------------------------------------------
+    # -- what to restore -------------------------------------------------------------------------------------------
 
     def _choose_restore(self) -> None:
         self._later("log", self._decide, None)
@@ -376,7 +364,8 @@ class Leader:
         self._watch.failed(ProblemKind.RESTORE, why)
         match self._restore_patience.failed():
             case GiveUp(failures):
-                self._fail(Cause(f"the checkpoint to go on from can't be read: {why}"), failures)
+                unread = f"the checkpoint to go on from can't be read: {why}"
+                self._fail(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
             case RestartAfter(wait_ms):
                 self._timers.at(self._clock.now_ms() + wait_ms, self._choose_restore)
 
@@ -389,76 +378,14 @@ class Leader:
             return None
         return self.opening.request(decision, self._machine.log)
 
-    def _start_gang(self, effect: do.StartGang) -> None:
-        self._restore_patience.passed()
-        keep = () if effect.manifest is None else effect.manifest.committables
-        savepoint = self._setup.savepoint if effect.manifest is None else None
-        fresh = effect.manifest is None and savepoint is None  # an earlier log, in memory, may have had this number too
-        self._setup.publisher.sweep(effect.gang + fresh, keep)
-        gang = GangState(effect.gang, self._setup.parallelism, savepoint.manifest if savepoint else effect.manifest)
-        self._gang = gang
-        log.info("starting gang=%s epoch=%s job=%s", effect.gang, effect.manifest and effect.manifest.epoch, self.job)
-        launch = self._setup.launch(effect.gang, savepoint.url if savepoint else None)
-        self._setup.launcher.start(launch, lambda why: self._mailbox.post(partial(self._gang_exited, gang, why)))
-        self._timers.at(self._clock.now_ms() + JOIN_LIMIT_MS, partial(self._check_joined, gang))
-
-    def _check_joined(self, gang: GangState) -> None:
-        if self._gang is gang and not gang.welcomed and not gang.stopping:
-            missing = self._setup.parallelism - len(gang.members)
-            gang.cause = Cause(
-                f"{missing} of {self._setup.parallelism} nodes did not reach the driver within {JOIN_LIMIT_MS // 1000} s: check "
-                "that executors can connect to the driver's address and that nothing else holds the slots"
-            )
-            gang.stop("not all nodes joined")
-            self._force(gang)
-
-    def _stop_gang(self, effect: do.StopGang) -> None:
-        gang = self._gang
-        if gang is None or gang.number != effect.gang:
-            self._handle(ev.GangLost(effect.gang, "it was not running"))
-            return
-        gang.stop(effect.reason)
-        self._timers.at(self._clock.now_ms() + RETURN_LIMIT_MS, partial(self._force, gang))
-
-    def _force(self, gang: GangState) -> None:
-        """Nodes had their time to return by themselves."""
-        if self._gang is gang:
-            self._setup.launcher.cancel()
-
-    def _gang_exited(self, gang: GangState, why: str | None) -> None:
-        if self._gang is not gang:
-            return
-        self._last_reports = {node: m.report for node, m in gang.members.items() if m.report} or self._last_reports
-        self._gang = None
-        if self._stop_requested or self._machine.mode is Mode.FINISHING:  # nothing is left to restart it for
-            self._handle(ev.GangLost(gang.number, "stopped"))
-            return
-        permanent = why is not None and why.startswith(PERMANENT_EXITS)
-        cause = gang.cause or Cause(f"lost: {why or 'every node returned'}", user_error=permanent)
-        self.cause = cause.text
-        match self._verdict(cause):
-            case GiveUp(failures):
-                self._fail(cause, failures)
-            case RestartAfter(wait_ms):
-                log.warning("the gang was lost, starting again in %s ms: %s job=%s", wait_ms, cause.text, self.job)
-                self.status = "RESTARTING"
-                self._restarting_since = self._clock.now_ms()
-                self._timers.at(self._clock.now_ms() + wait_ms, partial(self._handle, ev.GangLost(gang.number, cause.text)))
-
-    def _verdict(self, cause: Cause) -> Verdict:
-        has_run = self._committed > 0 or self.restored_from is not None
-        if not cause.waits(has_run=has_run):
-            return self._restarts.lost(user_error=cause.user_error, error=cause.text)
-        self._watch.failed(ProblemKind.NODES, cause.text)
-        return self._patience.failed()
-
     # -- outcomes --------------------------------------------------------------------------------------------------
 
     def _note(self, effect: do.CheckpointCompleted | do.CheckpointAborted | do.RequestRefused) -> None:
         match effect:
             case do.CheckpointCompleted():
                 self._committed += 1
-                self._restarts.progressed()
+                self._gangs.restarts.progressed()
+                self._gangs.totals.committed(effect.checkpoint_id, effect.epoch)
                 self._patience.passed()
                 if warning := self._streak.committed(effect.manifest.is_unaligned):
                     # Not raised as a warning: this thread must outlive whoever turns warnings into errors.
@@ -480,7 +407,7 @@ class Leader:
         self.status = status
         self._over = True
 
-    def _fail(self, cause: Cause, failures: int = 1) -> None:
+    def _fail(self, cause: Failure, failures: int = 1) -> None:
         if self.status in ("FINISHED", "STOPPED", "FAILED"):
             return
         text = cause.text if failures <= 1 else f"{cause.text} (failed {failures} times without progress)"
@@ -491,3 +418,17 @@ class Leader:
         self.cause = cause.text
         self.status = "FAILED"
         self._over = True
+
+    def died(self, death: ThreadDied) -> None:
+        """The leader's own thread is gone: the job has failed, and whoever waits for it is told."""
+        self._fail(_caused("the leader died", death))
+        self.ended.set()
+
+
+def _caused(what: str, error: BaseException) -> Failure:
+    """Work on the driver failed. With the traceback: of ``for_each_batch`` and of own sinks it is the user's."""
+    if isinstance(error, FencedError):  # it says all there is to say
+        return Failure(FailureKind.DEFECT, str(error), None, type(error).__name__)
+    cause = error.__cause__ if isinstance(error, ThreadDied) and error.__cause__ is not None else error
+    lines = "".join(traceback.format_exception(cause))
+    return Failure(kind_of(error), f"{what}: {error!r}", None, type(error).__name__, where_of(cause), lines)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -18,10 +17,11 @@ import pyarrow as pa
 from tidegate.clock import Clock
 from tidegate.core.inject import InjectBarrierCommand
 from tidegate.core.messages import StreamMessage
-from tidegate.errors import ProtocolError, RetryableError, TidegateError
-from tidegate.operators.map import UserFunctionError
+from tidegate.errors import ProtocolError, RetryableError, ThreadDied, TidegateError
+from tidegate.runtime.activity import Activity
 from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import Checkpointer
+from tidegate.runtime.failure import PeerLost, last_words
 from tidegate.runtime.link import Intake, Link, LocalOutlet
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.restore import RestorePlan
@@ -31,7 +31,7 @@ from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
 from tidegate.store.base import Store
 from tidegate.wire._gen import control_pb2 as pb
-from tidegate.wire.transport import ChannelId, Transport
+from tidegate.wire.transport import ChannelId, Outbound, Transport
 
 log = logging.getLogger("tidegate")
 
@@ -63,9 +63,11 @@ class Node:
         store: Store | None,
         threads: Threads,
         origin: Store | None = None,
+        activity: Activity | None = None,
     ) -> None:
         self._setup = setup
         self._clock = clock
+        self._activity = activity or Activity()
         self._mailbox = mailbox
         self._origin = origin or store
         self._threads = threads
@@ -101,7 +103,10 @@ class Node:
 
     def closed(self, channel: ChannelId, error: Exception | None) -> None:
         if error is not None:
-            self._mailbox.post(partial(self._lost, f"the channel {channel} was lost: {error}"))
+            self._mailbox.post(partial(self._channel_closed, channel, error))
+
+    def broken(self, death: ThreadDied) -> None:
+        self._mailbox.post(partial(self._fail, death))
 
     def control_message(self, message: pb.CoordinatorMessage) -> None:
         if message.WhichOneof("body") == "stop":
@@ -110,7 +115,8 @@ class Node:
 
     def control_lost(self, reason: Exception) -> None:
         self._interrupt()
-        self._mailbox.post(partial(self._lost, f"the coordinator was lost: {reason}"))
+        lost = reason if isinstance(reason, ThreadDied) else PeerLost(f"the coordinator was lost: {reason}")
+        self._mailbox.post(partial(self._lost, lost))
 
     def _interrupt(self) -> None:
         """The loop may be waiting for a peer that is gone: opening channels is the one thing it blocks on."""
@@ -142,7 +148,7 @@ class Node:
             progressed = False
             if self._running:
                 for task in tasks:
-                    progressed |= _work(task)
+                    progressed |= self._step(task)
                 for link in self._links.values():
                     progressed |= link.pump()
                 if progressed:
@@ -152,6 +158,12 @@ class Node:
             progressed |= self._timers.run_due(self._clock.now_ms())
             for action in self._mailbox.take(0 if progressed else self._wait_ms()):
                 action()
+
+    def _step(self, task: StageTask) -> bool:
+        self._activity.entered(task.doing)
+        worked = _work(task)
+        self._activity.left(task.doing, worked=worked)
+        return worked
 
     def _rest(self) -> None:
         """Nothing to do now: settle what is owed, and notice the end."""
@@ -173,17 +185,9 @@ class Node:
         return self._idle_ms if until_timer is None else min(self._idle_ms, until_timer)
 
     def _report(self, error: Exception) -> None:
-        """Tell the coordinator why this node fails; the user's own traceback where it was the user's function."""
-        cause = error.__cause__ if isinstance(error, UserFunctionError) and error.__cause__ else error
-        text = "".join(traceback.format_exception(cause))
+        """Tell the coordinator why this node fails."""
         self._outcome = f"failed: {error!r}"
-        failed = pb.Failed(
-            gang=self._setup.gang,
-            error_type=type(error).__name__,
-            message=str(error),
-            traceback=text,
-        )
-        self._control.send(pb.NodeMessage(failed=failed))
+        self._control.send(pb.NodeMessage(failed=last_words(self._setup.gang, error)))
 
     def abandon(self) -> None:
         """Let go of everything that a node has before ``run``: its lines could not be opened."""
@@ -213,13 +217,19 @@ class Node:
                 link = Link(task, output_id, LocalOutlet(target, input_id), window)
                 self._intakes[channel] = Intake(window, link.credited)
             else:
-                outbound = self._transport.connect(channel, addresses[channel.receiver])
+                outbound = self._opened(channel, addresses[channel.receiver])
                 link = Link(task, output_id, outbound, window)
             self._links[channel] = link
         for channel in self._assembly.inbound:
             if channel.sender != self._setup.node:
                 self._intakes[channel] = Intake(window, partial(self._transport.credit, channel))
         self._assembly.on_consumed(self._intakes)
+
+    def _opened(self, channel: ChannelId, address: str) -> Outbound:
+        try:
+            return self._transport.connect(channel, address)
+        except RetryableError as error:
+            raise PeerLost(f"no channel to node {channel.receiver}: {error}") from error
 
     def _received(self, channel: ChannelId, message: StreamMessage[pa.RecordBatch]) -> None:
         if not self._running:
@@ -231,11 +241,20 @@ class Node:
     def _credited(self, channel: ChannelId, size_bytes: int) -> None:
         self._links[channel].credited(size_bytes)
 
-    def _lost(self, reason: str) -> None:
+    def _channel_closed(self, channel: ChannelId, error: Exception) -> None:
+        """A peer's end is told apart from what went wrong at this one."""
+        peer = channel.sender if channel.receiver == self._setup.node else channel.receiver
+        lost = f"the channel {channel} to node {peer} was lost: {error}"
+        self._lost(PeerLost(lost) if isinstance(error, RetryableError) else error)
+
+    def _lost(self, error: Exception) -> None:
         if self._outcome is None and not self._drained_said:
-            raise RetryableError(reason)
+            raise error
         if self._outcome is None:
-            self._outcome = reason
+            self._outcome = str(error)
+
+    def _fail(self, error: Exception) -> None:
+        raise error
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -270,7 +289,7 @@ class Node:
             raise ProtocolError(f"welcomed into another gang gang={welcome.gang} ours={self._setup.gang}")
         self._connecting = True
         if self._interrupted:
-            raise RetryableError("the gang was over before its channels were open")
+            raise PeerLost("the gang was over before its channels were open")
         self._connect({peer.node: peer.address for peer in welcome.peers})
         self._connecting = False
         if welcome.restore:

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from tidegate.core.orders import CheckpointAborted, CheckpointCompleted
+from tidegate.core.prepare import PrepareAck
 
 COUNTS = ("rows_in", "rows_read", "rows_out", "unaligned_count", "threshold_switches", "total_inflight_bytes")
-"""Of the gang under way, all nodes together."""
+"""What nodes count, all of them together."""
 
 
 def added_up(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
@@ -25,6 +26,63 @@ def added_up(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     late = sum(values.get("late_rows", 0) for values in operators.values())
     overtaking = any(report.get("is_in_unaligned_mode") for report in reports.values())
     return {**counts, "is_in_unaligned_mode": overtaking, "late_rows": late, "operators": operators}
+
+
+WORK = ("rows_read", "upload_retries", "unaligned_count", "threshold_switches", "total_inflight_bytes")
+"""What gangs have done, rolled back or not: those before the one under way count too."""
+EPOCHS_KEPT = 64
+
+
+class Totals:
+    """The counts of one run of a job, whatever gangs it took.
+
+    ``rows_in`` and ``late_rows`` are state: nodes restore them with their operators. ``rows_out`` counts once as well: a node
+    says with each checkpoint how many rows its sinks had taken at the cut, and a restored gang counts from there. All others
+    add up work, so that they tell what recoveries cost. Leader thread only, but for ``added_up``.
+    """
+
+    def __init__(self) -> None:
+        self._reports: dict[int, tuple[int, Mapping[str, Any]]] = {}
+        self._before: dict[str, int] = dict.fromkeys(WORK, 0)
+        self._cuts: dict[int, dict[int, int]] = {}
+        self._epochs: dict[int, dict[int, int]] = {}
+        self._out: dict[int, dict[int, int]] = {}
+
+    def started(self, gang: int, epoch: int | None) -> None:
+        """A gang starts from this epoch; of one that another driver committed nothing is known."""
+        self._cuts.clear()
+        shown = {last_gang for last_gang, _ in self._reports.values()}
+        kept = {other: out for other, out in self._out.items() if other in shown}
+        self._out = kept | {gang: {} if epoch is None else self._epochs.get(epoch, {})}
+
+    def prepared(self, ack: PrepareAck) -> None:
+        """A node's part of a checkpoint."""
+        before = self._out.get(ack.gang, {}).get(ack.node, 0)
+        self._cuts.setdefault(ack.checkpoint_id, {})[ack.node] = before + ack.rows_out
+
+    def committed(self, checkpoint_id: int, epoch: int) -> None:
+        """It is what the next gang starts from."""
+        self._epochs[epoch] = self._cuts.get(checkpoint_id, {})
+        self._cuts = {other: cut for other, cut in self._cuts.items() if other > checkpoint_id}
+        for old in sorted(self._epochs)[:-EPOCHS_KEPT]:
+            del self._epochs[old]
+
+    def report(self, gang: int, node: int, progress: Mapping[str, Any]) -> None:
+        """A node's counts. The first of a new gang: what the node before it had done stays done."""
+        last_gang, last = self._reports.get(node, (gang, {}))
+        if last_gang != gang:
+            done = added_up({node: last})
+            self._before = {key: value + done[key] for key, value in self._before.items()}
+        self._reports[node] = (gang, progress)
+
+    def added_up(self) -> dict[str, Any]:
+        """All nodes together. Any thread."""
+        reports = dict(self._reports)
+        total = added_up({node: progress for node, (_, progress) in reports.items()})
+        for key, value in self._before.items():
+            total[key] += value
+        total["rows_out"] += sum(self._out.get(gang, {}).get(node, 0) for node, (gang, _) in reports.items())
+        return total
 
 
 def committed(effect: CheckpointCompleted) -> dict[str, Any]:

@@ -110,6 +110,7 @@ class StageTask:
     ) -> None:
         self.stage = stage
         self.name = stage.name
+        self.doing = f"stage {stage.name!r}"
         self.protocol = protocol
         self.chain = chain
         self.reader = reader

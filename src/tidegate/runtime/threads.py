@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Protocol
+
+from tidegate.runtime.activity import Activity, name_of
+from tidegate.supervise import only_logged, supervised
 
 log = logging.getLogger("tidegate")
 
@@ -21,20 +24,24 @@ class Threads(Protocol):
 
 
 class ThreadPools:
-    """One real thread per name. ``close`` waits for what runs, but no longer than ``close_limit_s`` if that is given."""
+    """One real thread per name. ``close`` waits for what runs, but no longer than ``close_limit_s`` if that is given.
 
-    def __init__(self, prefix: str, *, close_limit_s: float | None = None) -> None:
+    ``activity`` is told what runs. What work raises is in its future, and whoever submitted it looks there.
+    """
+
+    def __init__(self, prefix: str, *, close_limit_s: float | None = None, activity: Activity | None = None) -> None:
         self._prefix = prefix
         self._close_limit_s = close_limit_s
+        self._activity = activity or Activity()
         self._executors: dict[str, ThreadPoolExecutor] = {}
 
     def executor(self, name: str) -> Executor:
         if name not in self._executors:
-            self._executors[name] = ThreadPoolExecutor(1, thread_name_prefix=f"{self._prefix}-{name}")
+            self._executors[name] = _Noted(self._activity, name_of(name), f"{self._prefix}-{name}")
         return self._executors[name]
 
     def close(self) -> None:
-        closing = threading.Thread(target=self._close, name=f"{self._prefix}-close", daemon=True)
+        closing = supervised(f"{self._prefix}-close", self._close, only_logged)
         closing.start()
         closing.join(self._close_limit_s)
         if closing.is_alive():
@@ -45,6 +52,22 @@ class ThreadPools:
             executor.shutdown(wait=False, cancel_futures=True)
         for executor in self._executors.values():
             executor.shutdown(wait=True)
+
+
+class _Noted(ThreadPoolExecutor):
+    """One thread; while it works, the activity says so."""
+
+    def __init__(self, activity: Activity, what: str, thread: str) -> None:
+        super().__init__(1, thread_name_prefix=thread)
+        self._activity = activity
+        self._what = what
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return super().submit(self._noted, fn, args, kwargs)
+
+    def _noted(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._activity.during(self._what):
+            return fn(*args, **kwargs)
 
 
 class InlineExecutor(Executor):

@@ -19,15 +19,19 @@ from tidegate.connectors.dataframe import OnFailure
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
 from tidegate.core.codec import decode, encode
 from tidegate.core.duration import Duration, parse_duration_ms
-from tidegate.errors import InvalidUseError, TidegateError
+from tidegate.core.patience import Patience
+from tidegate.core.restart import GiveUp, RestartAfter, Verdict
+from tidegate.errors import WAITED_FOR, InvalidUseError, ThreadDied, TidegateError
 from tidegate.store.objects import bare_url
 from tidegate.store.open import open_store
+from tidegate.supervise import supervised
 
 log = logging.getLogger("tidegate")
 
 RESULT = "chunk string"
 QUERY_FAILURES_MAX = 5
-FIRST_PAUSE_S = 0.5
+FIRST_PAUSE_MS = 500
+STORAGE_WAIT_MS = 600_000
 STOP_WAIT_S = 30.0
 AVAILABLE_NOW = "available_now"
 
@@ -102,7 +106,9 @@ class StreamFeed:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._query: StreamingQuery | None = None
-        self._thread = threading.Thread(target=self._run, name=f"tidegate-feed-{spool.prefix}", daemon=True)
+        self._waited_for: TidegateError | None = None
+        self._patience = Patience(STORAGE_WAIT_MS)
+        self._thread = supervised(f"tidegate-feed-{spool.prefix}", self._run, self._died)
 
     def start(self) -> None:
         """Start the query, in a thread of its own."""
@@ -127,24 +133,36 @@ class StreamFeed:
         schema, event_time = self._columns
         try:
             self._appender.append(batch_id, written(frame, self._place, self._spool, batch_id, schema, event_time))
-        except Exception:
+        except Exception as error:
             if self._stopping.is_set():
                 raise InterruptedByStop(INTERRUPTED) from None
+            if isinstance(error, WAITED_FOR):  # Spark passes it on as text
+                self._waited_for = error
             raise
 
     def _run(self) -> None:
+        """A store that can't be used is waited for, up to ten minutes; a query that fails gets a few chances."""
         failures = 0
         while not self._stopping.is_set() and not self._appender.ended:
             before = self._appender.appended
             reason = self._once()
             if reason is None:
                 return
-            failures = 1 if self._appender.appended > before else failures + 1
-            if failures >= QUERY_FAILURES_MAX:
-                self._on_failure(f"the streaming query failed {failures} times without progress: {reason}")
+            if self._appender.appended > before:
+                failures = 0
+                self._patience.passed()
+            waited_for, self._waited_for = self._waited_for, None
+            failures += waited_for is None
+            verdict = self._patience.failed() if waited_for is not None else _chances(failures)
+            if isinstance(verdict, GiveUp):
+                self._on_failure(f"the streaming query failed {verdict.failures} times without progress: {reason}")
                 return
-            log.warning("the streaming query failed, starting it again: %s spool=%s", reason, self._spool.root)
-            self._stopping.wait(FIRST_PAUSE_S * 2 ** (failures - 1))
+            log.warning("the streaming query failed, starting it again: %s spool=%s", waited_for or reason, self._spool.root)
+            self._stopping.wait(verdict.wait_ms / 1000)
+
+    def _died(self, death: ThreadDied) -> None:
+        if not self._stopping.is_set():
+            self._on_failure(f"the streaming query is no longer fed: {death}")
 
     def _once(self) -> str | None:
         """Run the query until it ends. ``None``: as it should; else why it failed."""
@@ -158,7 +176,14 @@ class StreamFeed:
             return None
         if "availableNow" not in self._trigger:
             return "somebody else stopped the query"
-        self._appender.finish()
+        return self._finished()
+
+    def _finished(self) -> str | None:
+        try:
+            self._appender.finish()
+        except WAITED_FOR as error:
+            self._waited_for = error
+            return str(error)
         return None
 
     def _started(self) -> StreamingQuery | None:
@@ -171,6 +196,12 @@ class StreamFeed:
                 return None
             self._query = writer.start()
             return self._query
+
+
+def _chances(failures: int) -> Verdict:
+    if failures >= QUERY_FAILURES_MAX:
+        return GiveUp(failures)
+    return RestartAfter(FIRST_PAUSE_MS << (failures - 1))
 
 
 def written(

@@ -6,26 +6,36 @@ is a fresh job, fenced by its gang number.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from tidegate.errors import InvalidUseError
+from tidegate.core.restart import FailureKind
+from tidegate.errors import InvalidUseError, ThreadDied
+from tidegate.runtime.gang import Exit
 from tidegate.runtime.host import Launch, run_node
 from tidegate.spark.cluster import await_slots
 from tidegate.spark.failure import reason
+from tidegate.supervise import guarded
+
+log = logging.getLogger("tidegate")
 
 RESULT = "node long, outcome string"
 SLOTS_WAIT_S = 6.0
 SLOTS_LOOK_S = 0.05
-STOPPED = "SparkStopped: the Spark session was stopped under the job; start the job again on a new one to go on"
+STOPPED = Exit(
+    FailureKind.SETUP,
+    "SparkStopped: the Spark session was stopped under the job; start the job again on a new one to go on",
+)
 
 
 class SparkGang:
@@ -38,18 +48,20 @@ class SparkGang:
         use_this_python(spark)
         self._thread: InheritableThread | None = None
 
-    def start(self, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
+    def start(self, launch: Launch, on_exit: Callable[[Exit | None], None]) -> None:
         """Submit the gang. ``on_exit`` gets ``None`` when every node returned, else what Spark said; from another thread."""
         group = f"tidegate-{launch.setup.plan.job}-gang-{launch.setup.gang}"
         self._group = group
         if is_stopped(self._spark):
             on_exit(STOPPED)
             return
-        self._thread = InheritableThread(target=self._run, args=(group, launch, on_exit))
+        work = partial(self._run, group, launch, on_exit)
+        died = partial(_died, on_exit)
+        self._thread = InheritableThread(target=guarded(group, work, died), name=group)
         self._thread.daemon = True
         self._thread.start()
 
-    def _run(self, group: str, launch: Launch, on_exit: Callable[[str | None], None]) -> None:
+    def _run(self, group: str, launch: Launch, on_exit: Callable[[Exit | None], None]) -> None:
         try:
             about = f"tidegate job {launch.setup.plan.job}"
             self._spark.sparkContext.setJobGroup(group, about, interruptOnCancel=False)
@@ -59,7 +71,19 @@ class SparkGang:
             on_exit(STOPPED if is_stopped(self._spark) else reason(error))
         else:
             failed = [row.outcome for row in outcomes if row.outcome.startswith("failed")]
-            on_exit(failed[0] if failed else None)
+            # They have said why themselves, if anybody listened.
+            on_exit(Exit(FailureKind.PEER_LOST, failed[0]) if failed else None)
+
+    def running(self) -> int | None:
+        """How many tasks of the gang Spark runs now, about a second late."""
+        try:
+            tracker = self._spark.sparkContext.statusTracker()
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+            return sum(stage.numActiveTasks for stage in stages if stage is not None)
+        except Exception as error:  # py4j raises whatever the JVM or a broken socket raised
+            log.info("Spark does not say what it runs: %s", error)
+            return None
 
     def cancel(self) -> None:
         """End what is still running, without waiting for it."""
@@ -72,6 +96,10 @@ class SparkGang:
             self._thread.join(timeout_s)
             return not self._thread.is_alive()
         return True
+
+
+def _died(on_exit: Callable[[Exit | None], None], death: ThreadDied) -> None:
+    on_exit(Exit(FailureKind.DEFECT, str(death)))
 
 
 def _node_main(launch: Launch) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

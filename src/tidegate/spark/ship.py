@@ -112,7 +112,7 @@ def ask(spark: SparkSession) -> list[Answer]:
     try:
         rows = spark.range(0, count, 1, count).mapInArrow(_answering(inspector(), tuple(NEEDED)), ANSWER).collect()
     except PySparkException as error:
-        raise InvalidUseError(f"the executors' Python does not work: {reason(error)}") from error
+        raise InvalidUseError(f"the executors' Python does not work: {reason(error).text}") from error
     found = {Answer(row.host, tuple(row.missing.split()), row.code, row.loaded) for row in rows}
     return sorted(found, key=lambda answer: answer.host)
 

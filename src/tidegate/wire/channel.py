@@ -15,7 +15,14 @@ from queue import SimpleQueue
 import pyarrow as pa
 
 from tidegate.core.messages import End
-from tidegate.errors import ChannelFull, InvalidUseError, ProtocolError, RetryableError, TidegateError
+from tidegate.errors import (
+    ChannelFull,
+    InvalidUseError,
+    ProtocolError,
+    RetryableError,
+    ThreadDied,
+    TidegateError,
+)
 from tidegate.wire.arrow import Message, allocate, decode_message, encode_message
 from tidegate.wire.connection import Connection
 from tidegate.wire.frames import (
@@ -34,6 +41,12 @@ from tidegate.wire.transport import MAX_HANDED, ChannelId, Events
 
 ABORT_LINGER_S = 1.0
 WRITER_JOIN_S = 5.0
+
+
+def _died(who: str, channel: ChannelId, error: BaseException) -> ThreadDied:
+    death = ThreadDied(f"the {who} of a channel died of {error!r} channel={channel}")
+    death.__cause__ = error
+    return death
 
 
 class InboundChannel:
@@ -62,6 +75,10 @@ class InboundChannel:
         except TidegateError as error:
             self._abort(str(error))
             return error
+        except Exception as error:  # memory included: a reader that died unheard would leave both ends waiting for ever
+            death = _died("reader", self._channel, error)
+            self._abort(str(death))
+            return death
         return None
 
     def credit(self, size_bytes: int) -> None:
@@ -106,10 +123,10 @@ class InboundChannel:
             self._connection.set_deadline(time.monotonic() + ABORT_LINGER_S)
             self._connection.send(pack_frame(FrameType.ABORT, pack_reason(reason)))
             self._connection.finish()
-            waste = memoryview(bytearray(1 << 20))
+            waste = memoryview(bytearray(1 << 16))
             while self._connection.receive_into(waste, False):
                 pass
-        except OSError:
+        except (OSError, MemoryError):
             pass  # time is up or the peer is gone: it notices the break by itself
 
 
@@ -178,9 +195,12 @@ class TcpOutbound:
         except TidegateError as error:
             self._write_error = error
             self._write_abort(str(error))
-        except Exception as error:
+        except OSError as error:
             self._write_error = RetryableError(f"the channel broke: {error} channel={self._channel}")
             self._connection.cut()
+        except BaseException as error:
+            self._write_error = _died("writer", self._channel, error)
+            self._write_abort(str(self._write_error))
 
     def _write_message(self, message: Message) -> None:
         kind, payload = encode_message(message)
@@ -218,6 +238,8 @@ class TcpOutbound:
             return error
         except OSError as error:
             return RetryableError(f"the channel broke: {error} channel={self._channel}")
+        except Exception as error:
+            return _died("credit reader", self._channel, error)
         if self._end_taken:
             return None
         return RetryableError(f"the receiver closed the channel before its end channel={self._channel}")

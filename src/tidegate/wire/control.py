@@ -13,28 +13,33 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol
 
 # Spark's driver and workers fork; grpc's own fork handlers then only print warnings about threads.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 
+from tidegate.core.silence import Silence
 from tidegate.errors import (
     ChannelFull,
     FencedError,
     InvalidUseError,
+    NodeStalled,
     NodeUnreachable,
     ProtocolError,
     RetryableError,
+    ThreadDied,
     TidegateError,
 )
+from tidegate.supervise import supervised
 from tidegate.wire._gen.control_pb2 import CoordinatorMessage, Heartbeat, Hello, NodeMessage
 from tidegate.wire.handshake import check_secret
+from tidegate.wire.outbox import LOOKS, Outbox, Watch
 
 log = logging.getLogger("tidegate.control")
 
@@ -42,8 +47,7 @@ SERVICE = "tidegate.control.Control"
 METHOD = "Attend"
 TOKEN_KEY = "tidegate-token"
 MAX_MESSAGE_BYTES = 64 << 20
-
-M = TypeVar("M", NodeMessage, CoordinatorMessage)
+BEAT_WAIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,72 +88,18 @@ class Handler(Protocol):
         ends.
         """
 
-
-class _Outbox(Generic[M]):
-    """What is still to be sent on one stream, bounded; as an iterator it blocks, and gives heartbeats when
-    idle.
-    """
-
-    def __init__(self, settings: ControlSettings, heartbeat: M) -> None:
-        self._settings = settings
-        self._heartbeat: M = heartbeat
-        self._changed = threading.Condition()
-        self._messages: deque[M] = deque()
-        self._finished = False
-
-    def put(self, message: M) -> bool:
-        """Queue a message; False when there is no room. After the end it is dropped."""
-        size = message.ByteSize()
-        if size > self._settings.max_message_bytes:
-            raise InvalidUseError(
-                f"a control message over its limit size_bytes={size} limit={self._settings.max_message_bytes}"
-            )
-        with self._changed:
-            if len(self._messages) >= self._settings.outbox_max:
-                return False
-            if not self._finished:
-                self._messages.append(message)
-                self._changed.notify()
-            return True
-
-    def finish(self) -> None:
-        """Nothing more comes: iteration ends behind what is queued."""
-        with self._changed:
-            self._finished = True
-            self._changed.notify()
-
-    def __iter__(self) -> Iterator[M]:
-        while True:
-            with self._changed:
-                if not self._messages and not self._finished:
-                    self._changed.wait(self._settings.heartbeat_s)
-                if self._messages:
-                    message = self._messages.popleft()
-                elif self._finished:
-                    return
-                else:
-                    message = self._heartbeat
-            yield message
+    def broken(self, death: ThreadDied) -> None:
+        """The server itself can't go on."""
 
 
-class _Watch:
-    """A thread that looks for silence a few times in each allowed span."""
+def _outbox(settings: ControlSettings) -> dict[str, Any]:
+    limits = {"max_message_bytes": settings.max_message_bytes, "outbox_max": settings.outbox_max}
+    return {"heartbeat_s": settings.heartbeat_s, **limits}
 
-    def __init__(self, name: str, silence_s: float, look: Callable[[float], None]) -> None:
-        self._stop = threading.Event()
-        self._pause_s = silence_s / 4
-        self._look = look
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._pause_s):
-            self._look(time.monotonic())
-
-    def close(self, timeout_s: float) -> None:
-        self._stop.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
+def _silence(settings: ControlSettings) -> Silence:
+    limit_ms = 1000 * settings.silence_s
+    return Silence(limit_ms, limit_ms / LOOKS, 1000 * time.monotonic())
 
 
 class NodeConnection:
@@ -158,14 +108,16 @@ class NodeConnection:
     def __init__(self, settings: ControlSettings, context: Any) -> None:
         self._context = context
         self._settings = settings
-        self._outbox: _Outbox[CoordinatorMessage] = _Outbox(
-            settings, CoordinatorMessage(heartbeat=Heartbeat())
+        self._outbox: Outbox[CoordinatorMessage] = Outbox(
+            lambda: CoordinatorMessage(heartbeat=Heartbeat()), **_outbox(settings)
         )
-        self._heard = time.monotonic()
+        self._silence = _silence(settings)
         self._error: Exception | None = None
         self._joined = False
         self._done = False
         self.hello = Hello()
+        self.heartbeat = Heartbeat()
+        """The node's last: what it was doing then."""
         context.add_callback(self._outbox.finish)
 
     def __str__(self) -> str:
@@ -205,9 +157,10 @@ class NodeConnection:
 
     def _read(self, requests: Iterator[NodeMessage], handler: Handler) -> None:
         for message in requests:
-            self._heard = time.monotonic()
+            self._silence.heard(1000 * time.monotonic())
             body = message.WhichOneof("body")
             if body == "heartbeat":
+                self.heartbeat = message.heartbeat
                 continue
             if (body == "hello") is self._joined or body is None:
                 raise ProtocolError(f"a node says hello first and once body={body} {self}")
@@ -225,8 +178,8 @@ class NodeConnection:
 
     def look(self, now: float) -> None:
         """Give the node up when it has been silent for too long."""
-        if now - self._heard > self._settings.silence_s:
-            self.drop(NodeUnreachable(f"the node is silent {self}"))
+        if self._silence.look(1000 * now):
+            self.drop(NodeStalled(f"it has said nothing for {self._silence.lasted_ms(1000 * now) / 1000:.1f} s"))
 
 
 class ControlServer:
@@ -252,7 +205,7 @@ class ControlServer:
         self._server = self._make_server()
         self.address = f"{advertise or bind}:{self._listen(bind, credentials)}"
         self._server.start()
-        self._watch = _Watch("tidegate-control-watch", self._settings.silence_s, self._look)
+        self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look, self._broken)
 
     def close(self, grace_s: float = 2.0) -> None:
         """Send what is queued, end every stream and thread. Blocks for about ``grace_s`` at most.
@@ -299,10 +252,8 @@ class ControlServer:
             if self._closing:
                 return
             self._connections.add(connection)
-        reader = threading.Thread(
-            target=self._serve, args=(connection, requests), name="tidegate-control-read", daemon=True
-        )
-        reader.start()
+        serve = partial(self._serve, connection, requests)
+        supervised("tidegate-control-read", serve, partial(self._reader_died, connection)).start()
         yield from connection.outgoing()
 
     def _serve(self, connection: NodeConnection, requests: Iterator[NodeMessage]) -> None:
@@ -311,6 +262,13 @@ class ControlServer:
         finally:
             with self._lock:
                 self._connections.discard(connection)
+
+    def _broken(self, death: ThreadDied) -> None:
+        _Muted(self._handler, self).broken(death)
+
+    def _reader_died(self, connection: NodeConnection, death: ThreadDied) -> None:
+        connection.drop(death)
+        _Muted(self._handler, self).left(connection, death)
 
     @property
     def closing(self) -> bool:
@@ -343,6 +301,10 @@ class _Muted:
         if not self._server.closing:
             self._handler.left(connection, error)
 
+    def broken(self, death: ThreadDied) -> None:
+        if not self._server.closing:
+            self._handler.broken(death)
+
 
 class ControlClient:
     """A node's end of the stream. ``on_message`` and ``on_lost`` are called from one network thread, in
@@ -359,13 +321,16 @@ class ControlClient:
         settings: ControlSettings | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         server_name: str | None = None,
+        heartbeat: Callable[[], Heartbeat] = Heartbeat,
     ) -> None:
         self._address = address
         self._settings = settings or ControlSettings()
         self._on_message = on_message
         self._on_lost = on_lost
-        self._outbox: _Outbox[NodeMessage] = _Outbox(self._settings, NodeMessage(heartbeat=Heartbeat()))
-        self._heard = time.monotonic()
+        self._outbox: Outbox[NodeMessage] = Outbox(
+            lambda: NodeMessage(heartbeat=heartbeat()), **_outbox(self._settings)
+        )
+        self._silence = _silence(self._settings)
         self._error: Exception | None = None
         self._closing = False
         token = _token(secret)
@@ -376,8 +341,8 @@ class ControlClient:
             response_deserializer=CoordinatorMessage.FromString,
         )
         self._call = attend(iter(self._outbox), metadata=((TOKEN_KEY, token),))
-        self._watch = _Watch("tidegate-control-watch", self._settings.silence_s, self._look)
-        self._reader = threading.Thread(target=self._read, name="tidegate-control-read", daemon=True)
+        self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look, self._died)
+        self._reader = supervised("tidegate-control-read", self._read, self._died)
         self._reader.start()
 
     def send(self, message: NodeMessage) -> None:
@@ -386,6 +351,10 @@ class ControlClient:
         """
         if not self._outbox.put(message):
             self._lose(ChannelFull(f"the coordinator does not take its messages address={self._address}"))
+
+    def beat(self) -> None:
+        """Say now what this node does, ahead of something that may hold the interpreter. Blocks for a moment."""
+        self._outbox.beat(BEAT_WAIT_S)
 
     def close(self, grace_s: float = 2.0) -> None:
         """Send what is queued, then end the stream and every thread. Blocks for about ``grace_s`` at most."""
@@ -403,7 +372,7 @@ class ControlClient:
         error: Exception
         try:
             for message in self._call:
-                self._heard = time.monotonic()
+                self._silence.heard(1000 * time.monotonic())
                 if message.WhichOneof("body") not in ("heartbeat", None) and not self._closing:
                     self._on_message(message)
             error = RetryableError(f"the coordinator ended the stream address={self._address}")
@@ -414,8 +383,16 @@ class ControlClient:
             self._on_lost(self._error or error)
 
     def _look(self, now: float) -> None:
-        if now - self._heard > self._settings.silence_s:
+        if self._silence.look(1000 * now):
             self._lose(NodeUnreachable(f"the coordinator is silent address={self._address}"))
+
+    def _died(self, death: ThreadDied) -> None:
+        """Nobody would read or watch from now on. ``on_lost`` comes here: the reader may be the one that died."""
+        self._outbox.finish()
+        self._call.cancel()
+        if not self._closing:
+            self._closing = True
+            self._on_lost(death)
 
     def _lose(self, error: Exception) -> None:
         self._error = self._error or error

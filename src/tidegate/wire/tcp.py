@@ -24,8 +24,10 @@ from tidegate.errors import (
     NodeUnreachable,
     ProtocolError,
     RetryableError,
+    ThreadDied,
     TidegateError,
 )
+from tidegate.supervise import supervised
 from tidegate.wire.arrow import Message, check_schema
 from tidegate.wire.channel import InboundChannel, TcpOutbound
 from tidegate.wire.connection import Connection, PlainConnection, TlsConnection, TlsContexts
@@ -103,6 +105,10 @@ class _Reports:
     def closed(self, channel: ChannelId, error: Exception | None) -> None:
         if not self.muted:
             self._events.closed(channel, error)
+
+    def broken(self, death: ThreadDied) -> None:
+        if not self.muted:
+            self._events.broken(death)
 
 
 class TcpTransport:
@@ -272,9 +278,11 @@ class TcpTransport:
             self._spawn(f"tidegate-read-{peer[1]}", partial(self._serve, sock, f"{peer[0]}:{peer[1]}"))
 
     def _serve(self, sock: socket.socket, peer: str) -> None:
-        admitted = self._admit(sock, peer)
-        with self._changed:
-            self._newcomers -= 1
+        try:
+            admitted = self._admit(sock, peer)
+        finally:
+            with self._changed:
+                self._newcomers -= 1
         if admitted is None:
             return
         channel, connection, inbound = admitted
@@ -290,9 +298,10 @@ class TcpTransport:
             connection = self._open(sock, deadline, server=True, host="")
             _agree_on_keys(connection)
             channel, schema = self._judge(connection)
-        except (OSError, TidegateError) as error:
-            log.warning("refused a data connection: %s peer=%s gang=%d", error, peer, self._gang)
+        except Exception as error:  # whatever a stranger's bytes do, they cost a connection and not the node
+            log.warning("refused a data connection: %s peer=%s gang=%d", error or repr(error), peer, self._gang)
             self._release(connection)
+            sock.close()
             return None
         limit = self._settings.max_frame_bytes
         inbound = InboundChannel(channel, schema, connection, self._reports, limit)
@@ -356,7 +365,7 @@ class TcpTransport:
                 self._connections.discard(connection)
 
     def _spawn(self, name: str, target: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=self._run, args=(target,), name=name, daemon=True)
+        thread = supervised(name, partial(self._run, target), self._reports.broken)
         with self._changed:  # started under the lock: close() must not find one that it can't wait for yet
             self._threads.add(thread)
             thread.start()

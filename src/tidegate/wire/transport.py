@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidegate.core.messages import End, Event
-from tidegate.errors import InvalidUseError, NodeUnreachable, RetryableError
+from tidegate.errors import InvalidUseError, NodeUnreachable, RetryableError, ThreadDied
 from tidegate.wire.arrow import Message, check_schema
 
 MAX_HANDED = 2
@@ -75,6 +75,9 @@ class Events(Protocol):
         """The channel is over: ``None`` after a regular ``End``, else why it broke. Not reported for what
         this side gave up by ``close``; once, not twice, for a channel whose both ends are here.
         """
+
+    def broken(self, death: ThreadDied) -> None:
+        """A thread of the transport died outside any channel: it can't be relied on any more."""
 
 
 class Transport(Protocol):

@@ -1,10 +1,36 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class CauseKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CAUSE_UNKNOWN: _ClassVar[CauseKind]
+    CAUSE_USER_FUNCTION: _ClassVar[CauseKind]
+    CAUSE_DEFECT: _ClassVar[CauseKind]
+    CAUSE_TRANSIENT: _ClassVar[CauseKind]
+    CAUSE_PEER_LOST: _ClassVar[CauseKind]
+    CAUSE_LOST: _ClassVar[CauseKind]
+    CAUSE_STALLED: _ClassVar[CauseKind]
+    CAUSE_NOT_JOINED: _ClassVar[CauseKind]
+    CAUSE_SETUP: _ClassVar[CauseKind]
+    CAUSE_STORAGE_UNAVAILABLE: _ClassVar[CauseKind]
+    CAUSE_STORAGE_REFUSED: _ClassVar[CauseKind]
+CAUSE_UNKNOWN: CauseKind
+CAUSE_USER_FUNCTION: CauseKind
+CAUSE_DEFECT: CauseKind
+CAUSE_TRANSIENT: CauseKind
+CAUSE_PEER_LOST: CauseKind
+CAUSE_LOST: CauseKind
+CAUSE_STALLED: CauseKind
+CAUSE_NOT_JOINED: CauseKind
+CAUSE_SETUP: CauseKind
+CAUSE_STORAGE_UNAVAILABLE: CauseKind
+CAUSE_STORAGE_REFUSED: CauseKind
 
 class NodeMessage(_message.Message):
     __slots__ = ("hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat")
@@ -29,18 +55,20 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node", "gang", "address", "pid", "host")
+    __slots__ = ("node", "gang", "address", "pid", "host", "unable")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    UNABLE_FIELD_NUMBER: _ClassVar[int]
     node: int
     gang: int
     address: str
     pid: int
     host: str
-    def __init__(self, node: _Optional[int] = ..., gang: _Optional[int] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+    unable: bool
+    def __init__(self, node: _Optional[int] = ..., gang: _Optional[int] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., unable: _Optional[bool] = ...) -> None: ...
 
 class InjectionAck(_message.Message):
     __slots__ = ("checkpoint_id", "gang", "term")
@@ -81,16 +109,20 @@ class Progress(_message.Message):
     def __init__(self, json: _Optional[bytes] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("gang", "error_type", "message", "traceback")
+    __slots__ = ("gang", "error_type", "message", "traceback", "kind", "where")
     GANG_FIELD_NUMBER: _ClassVar[int]
     ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     gang: int
     error_type: str
     message: str
     traceback: str
-    def __init__(self, gang: _Optional[int] = ..., error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+    kind: CauseKind
+    where: str
+    def __init__(self, gang: _Optional[int] = ..., error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., kind: _Optional[_Union[CauseKind, str]] = ..., where: _Optional[str] = ...) -> None: ...
 
 class Stopped(_message.Message):
     __slots__ = ("gang",)
@@ -99,8 +131,20 @@ class Stopped(_message.Message):
     def __init__(self, gang: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("doing",)
+    DOING_FIELD_NUMBER: _ClassVar[int]
+    doing: _containers.RepeatedCompositeFieldContainer[Doing]
+    def __init__(self, doing: _Optional[_Iterable[_Union[Doing, _Mapping]]] = ...) -> None: ...
+
+class Doing(_message.Message):
+    __slots__ = ("what", "for_ms", "running")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    FOR_MS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    for_ms: int
+    running: bool
+    def __init__(self, what: _Optional[str] = ..., for_ms: _Optional[int] = ..., running: _Optional[bool] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
     __slots__ = ("welcome", "started", "inject", "promote", "abort", "committed", "finalize", "stop", "heartbeat", "drain")

@@ -1,0 +1,265 @@
+"""The gangs of one job, one after the other: started, joined, lost, started again. Runs in the leader's thread.
+
+It performs; what follows from a loss is decided by ``core.restart``, what a gang is for by the coordinator. The coordinator hears
+of a lost gang at once; only its order to start the next one waits for the back-off.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from tidegate.clock import Clock
+from tidegate.core import events as ev
+from tidegate.core import orders as do
+from tidegate.core.restart import (
+    Failure,
+    Joining,
+    KeepWaiting,
+    NotJoined,
+    RestartAfter,
+    RestartPolicy,
+    Restarts,
+    Verdict,
+)
+from tidegate.runtime.activity import told
+from tidegate.runtime.gang import Exit, GangState, Launcher, NodeConnection
+from tidegate.runtime.host import STALL_TIMEOUT_S, Launch
+from tidegate.runtime.report import Totals
+from tidegate.runtime.savepoint import Savepoint
+from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.timers import Timers
+from tidegate.wire._gen import control_pb2 as pb
+
+log = logging.getLogger("tidegate")
+
+RETURN_LIMIT_MS = 8_000
+JOIN_TIMEOUT_MS = 60_000
+
+
+class Owner(Protocol):
+    """The leader, as its gangs see it."""
+
+    job: str
+
+    def handle(self, event: ev.Event) -> None:
+        """A fact for the coordinator."""
+
+    def gang_runs(self, gang: GangState) -> None:
+        """Every node has joined."""
+
+    def verdict(self, failure: Failure) -> Verdict:
+        """Whether to start again, and when."""
+
+    def gang_lost(self, failure: Failure, verdict: Verdict) -> None:
+        """All processes have ended, for this reason."""
+
+    @property
+    def ending(self) -> bool:
+        """Nothing is left to restart a gang for."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangSetup:
+    """What it takes to start gangs. ``launch`` makes what a gang's processes are told."""
+
+    launcher: Launcher
+    launch: Callable[[int, str | None], Launch]
+    publisher: Publisher
+    parallelism: int
+    savepoint: Savepoint | None = None
+    """Where to start from while the log has no commit."""
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    join_timeout_ms: int = JOIN_TIMEOUT_MS
+    stall_timeout_ms: int = int(1000 * STALL_TIMEOUT_S)
+
+
+class Gangs:
+    """At most one gang at a time. ``post`` brings what other threads say into the leader's thread."""
+
+    def __init__(
+        self,
+        setup: GangSetup,
+        owner: Owner,
+        *,
+        clock: Clock,
+        timers: Timers,
+        post: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._setup = setup
+        self._owner = owner
+        self._clock = clock
+        self._timers = timers
+        self._post = post
+        self._joining = Joining(setup.parallelism, setup.join_timeout_ms, 0)
+        self._slowest_ms = 0
+        self._resume_at: int | None = 0
+        self._restarting_since: int | None = None
+        self.gang: GangState | None = None
+        self.restarts = Restarts(setup.restarts)
+        self.totals = Totals()
+        self.recoveries_ms: list[int] = []
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    def when_ready(self, start: Callable[[], None]) -> None:
+        """Do this when the wait after the last loss is over: at once after none, never when it was the last."""
+        if self._resume_at is not None and self._resume_at <= self._clock.now_ms():
+            start()
+        elif self._resume_at is not None:
+            self._timers.at(self._resume_at, start)
+
+    def start(self, effect: do.StartGang) -> None:
+        keep = () if effect.manifest is None else effect.manifest.committables
+        savepoint = self._setup.savepoint if effect.manifest is None else None
+        fresh = effect.manifest is None and savepoint is None  # an earlier log, in memory, may have had this number too
+        self._setup.publisher.sweep(effect.gang + fresh, keep)
+        manifest = savepoint.manifest if savepoint else effect.manifest
+        gang = self.gang = GangState(effect.gang, self._setup.parallelism, manifest)
+        epoch = None if effect.manifest is None else effect.manifest.epoch
+        self.totals.started(effect.gang, epoch)
+        now_ms = self._clock.now_ms()
+        log.info("starting gang=%s epoch=%s job=%s", effect.gang, epoch, self._owner.job)
+        size, limit_ms = self._setup.parallelism, self._setup.join_timeout_ms
+        self._joining = Joining(size, limit_ms, now_ms, slowest_ms=self._slowest_ms)
+        launch = self._setup.launch(effect.gang, savepoint.url if savepoint else None)
+        self._setup.launcher.start(launch, lambda why: self._post(partial(self._exited, gang, why)))
+        self._timers.at(now_ms + limit_ms, partial(self._check_joined, gang))
+
+    def _check_joined(self, gang: GangState) -> None:
+        if self.gang is not gang or gang.welcomed or gang.stopping:
+            return
+        match self._joining.look(self._clock.now_ms(), self._setup.launcher.running()):
+            case KeepWaiting(until_ms):
+                there = f"{len(gang.members)} of {self._setup.parallelism} nodes have joined"
+                log.warning("still waiting for nodes: %s gang=%s job=%s", there, gang.number, self._owner.job)
+                self._timers.at(until_ms, partial(self._check_joined, gang))
+            case NotJoined(reason):
+                gang.not_joined(reason)
+                gang.stop("not all nodes joined")
+                self._force(gang)
+
+    def joined(self, connection: NodeConnection) -> None:
+        """A node opened its stream and said hello."""
+        gang = self.gang
+        if gang is None:
+            self.turn_away(connection)
+            return
+        complete = gang.join(connection.hello, connection)
+        if gang.node_of(connection) is not None:
+            self._joining = self._joining.arrived(connection.hello.node, self._clock.now_ms())
+        if complete:
+            self._slowest_ms = max(self._slowest_ms, self._joining.took_ms)
+            gang.welcome()
+            self._runs(gang)
+
+    def turn_away(self, connection: NodeConnection) -> None:
+        """A node that nobody waits for. Any thread."""
+        connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="no gang is wanted now")))
+
+    def _runs(self, gang: GangState) -> None:
+        if self._restarting_since is not None:
+            self.recoveries_ms.append(self._clock.now_ms() - self._restarting_since)
+            self._restarting_since = None
+        self._owner.gang_runs(gang)
+        self._look_at_calls(gang)
+        nodes = frozenset(gang.members)
+        self._owner.handle(ev.GangRunning(gang.number, nodes, nodes))
+
+    # -- what nodes say --------------------------------------------------------------------------------------------
+
+    def said(self, connection: NodeConnection, message: pb.NodeMessage, payload: Any) -> None:
+        gang = self.gang
+        node = gang.node_of(connection) if gang is not None else None
+        if gang is None or node is None:
+            return
+        match message.WhichOneof("body"):
+            case "injection_ack":
+                ack = message.injection_ack
+                self._owner.handle(ev.InjectionAcked(node, ack.gang, ack.term, ack.checkpoint_id))
+            case "prepared":
+                self.totals.prepared(payload)
+                self._owner.handle(ev.NodePrepared(payload))
+            case "declined":
+                declined = message.declined
+                self._owner.handle(ev.NodeDeclined(node, declined.gang, declined.checkpoint_id, declined.reason))
+            case "drained":
+                self._owner.handle(ev.NodeDrained(node, message.drained.gang))
+            case "progress":
+                self.totals.report(gang.number, node, payload)
+            case "failed":
+                gang.failed(node, message.failed)
+                self._end(gang, "another node failed")
+            case _:
+                pass  # heartbeats, and a last word before a stream ends
+
+    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+        """A node's stream ended. Whoever stands still will not return by itself: when only such are left, nobody waits."""
+        gang = self.gang
+        node = gang.node_of(connection) if gang is not None else None
+        if gang is None or node is None:
+            return
+        gang.lost(node, error)
+        self._end(gang, "a node was lost")
+        if gang.stands_still and gang.all_left:
+            self._force(gang)
+
+    def _look_at_calls(self, gang: GangState) -> None:
+        """A function that merely runs long is no stall: it is named, once, and left alone."""
+        if self.gang is not gang or gang.stopping:
+            return
+        limit_ms = self._setup.stall_timeout_ms
+        for who, what, for_ms in gang.long_calls(limit_ms):
+            log.warning("%s has been in %s for %.0f s job=%s", who, what, for_ms / 1000, self._owner.job)
+        self._timers.at(self._clock.now_ms() + limit_ms, partial(self._look_at_calls, gang))
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def _end(self, gang: GangState, reason: str) -> None:
+        """Nodes have a limited time to return by themselves."""
+        if not gang.stopping:
+            gang.stop(reason)
+            self._timers.at(self._clock.now_ms() + RETURN_LIMIT_MS, partial(self._force, gang))
+
+    def stop(self, effect: do.StopGang) -> None:
+        gang = self.gang
+        if gang is None or gang.number != effect.gang:
+            self._owner.handle(ev.GangLost(effect.gang, "it was not running"))
+            return
+        gang.stop(effect.reason)
+        self._timers.at(self._clock.now_ms() + RETURN_LIMIT_MS, partial(self._force, gang))
+
+    def _force(self, gang: GangState) -> None:
+        """Nodes had their time to return by themselves."""
+        if self.gang is gang:
+            gang.forced = True
+            self._setup.launcher.cancel()
+
+    def _exited(self, gang: GangState, why: Exit | None) -> None:
+        if self.gang is not gang:
+            return
+        self.gang = None
+        if self._owner.ending:
+            self._owner.handle(ev.GangLost(gang.number, "stopped"))
+            return
+        failure = gang.exited(why)
+        verdict = self._owner.verdict(failure)
+        now_ms = self._clock.now_ms()
+        self._restarting_since = now_ms
+        self._resume_at = now_ms + verdict.wait_ms if isinstance(verdict, RestartAfter) else None
+        self._owner.gang_lost(failure, verdict)
+        self._owner.handle(ev.GangLost(gang.number, failure.text))
+
+    # -- for people ------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Who is there and what each does. Any thread."""
+        gang = self.gang
+        members = dict(gang.members) if gang is not None else {}
+        return [
+            {"node": node, "pid": m.pid, "host": m.host, "doing": told(m.connection.heartbeat)}
+            for node, m in sorted(members.items())
+        ]
