@@ -26,9 +26,10 @@ from tidegate.runtime.host import Launch
 from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
+from tidegate.runtime.limits import allow_files
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.savepoint import read_savepoint
-from tidegate.runtime.security import Tls
+from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
@@ -39,8 +40,13 @@ from tidegate.store.open import check_writable, local_path, open_store, settled
 
 if TYPE_CHECKING:
     from tidegate.wire.control import ControlServer
+    from tidegate.wire.line import ControlSettings
 
 TOLERATE_ANY = 1_000_000
+SPARE_NODES = 16
+FILES_OF_A_NODE = 3
+"""A node's line has one descriptor at the port and two on the way to grpc."""
+SPARE_FILES = 256
 LEADER_CLOSE_S = 10.0
 """A function of for_each_batch may never return: whoever waits for the job's end must not wait for that."""
 
@@ -63,6 +69,8 @@ class JobOptions:
     advertise: str | None = None
     """The host that nodes dial, when it is not ``bind``."""
     tls: Tls | None = None
+    allow_plaintext: bool = False
+    """Let rows cross the network unencrypted where the job listens off loopback without TLS."""
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     spool: str | None = None
     """Where collect and for_each_batch keep rows when the store is no local directory."""
@@ -70,6 +78,8 @@ class JobOptions:
 
 def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader:
     """Check everything, then start the leader's thread. Raises before anything is started or changed. Blocks a while."""
+    sealed = needs_seal(options.bind, options.tls, options.allow_plaintext)
+    control = control_settings(options.parallelism)
     given = None if options.store is None else settled(options.store)
     place = _place(plan.job, given, options)
     store = open_store(place if place is not None else "memory://")
@@ -96,7 +106,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     address: list[str] = []
 
     def launch(gang: int, restore_url: str | None) -> Launch:
-        return Launch(replace(base, gang=gang), address[0], secret, place, restore_url, options.bind, options.tls)
+        return Launch(replace(base, gang=gang), address[0], secret, place, restore_url, options.bind, options.tls, sealed)
 
     savepoint = None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape)
     setup = LeaderSetup(
@@ -127,7 +137,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     feeds = Feeds(plan)
     feeds.start(leader.fail)
     try:
-        server = _control_server(leader, secret, options)
+        server = _control_server(leader, secret, options, control)
     except BaseException:
         feeds.stop()
         raise
@@ -148,7 +158,18 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
     return store if store is not None and LogStore(open_store(store), job).begun() else None
 
 
-def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> ControlServer:
+def control_settings(parallelism: int) -> ControlSettings:
+    """Room for every node, and for as many of a gang that is just leaving. Refuses what this process may not open."""
+    from tidegate.wire.line import ControlSettings
+
+    usual = ControlSettings()
+    nodes = max(usual.max_nodes, 2 * parallelism + SPARE_NODES)
+    newcomers = max(usual.max_newcomers, parallelism)  # all may come at once
+    allow_files(FILES_OF_A_NODE * (parallelism + newcomers) + SPARE_FILES, f"parallelism={parallelism}")
+    return replace(usual, max_nodes=nodes, max_newcomers=newcomers)
+
+
+def _control_server(leader: Leader, secret: bytes, options: JobOptions, settings: ControlSettings) -> ControlServer:
     # grpc's threads must not exist in a process that forks Spark's Python workers; the driver never does.
     from tidegate.wire.control import ControlServer
 
@@ -157,6 +178,7 @@ def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> Contr
         secret,
         bracketed(options.bind),
         advertise=None if options.advertise is None else bracketed(options.advertise),
+        settings=settings,
         credentials=None if options.tls is None else options.tls.server_credentials(),
     )
 

@@ -36,6 +36,8 @@ class Launch:
     """Where the state to start from is, when it is not in the job's own store: a savepoint."""
     bind: str = LOOPBACK
     tls: Tls | None = None
+    sealed: bool = False
+    """Data channels are in the clear and leave the machine: every byte is tagged."""
 
     def __repr__(self) -> str:
         return f"Launch(job={self.setup.plan.job!r}, gang={self.setup.gang}, coordinator={self.coordinator!r})"
@@ -117,4 +119,5 @@ def _transport(launch: Launch, node: Node, host: str | None) -> TcpTransport:
         bind=listening.bind,
         advertise=listening.advertise,
         tls=None if launch.tls is None else launch.tls.contexts(),
+        sealed=launch.sealed,
     )

@@ -1,23 +1,21 @@
 """The control plane over gRPC: a server in the coordinator, a client in every node, one stream between them.
 
-Both only carry messages and notice silence; what a message means is the caller's business. Import this module
+Both prove the job's secret to each other before anything else is said (``prove``), and seal every message (``seal``).
+Otherwise they only carry messages and notice silence; what a message means is the caller's business. Import this module
 late, inside the process that needs it: grpc starts threads, and a daemon that forks workers must not have
 loaded it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import os
+import secrets
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 # Spark's driver and workers fork; grpc's own fork handlers then only print warnings about threads.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -34,37 +32,18 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.wire._gen.control_pb2 import CoordinatorMessage, Heartbeat, Hello, NodeMessage
-from tidegate.wire.handshake import check_secret
+from tidegate.wire.gate import LogBudget
+from tidegate.wire.line import ControlSettings, Line, Outbox, Watch, opened, sealed
+from tidegate.wire.prove import DriverProof
+from tidegate.wire.relay import ControlPort
+from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, Session, check_secret
 
 log = logging.getLogger("tidegate.control")
 
 SERVICE = "tidegate.control.Control"
 METHOD = "Attend"
-TOKEN_KEY = "tidegate-token"
-MAX_MESSAGE_BYTES = 64 << 20
-
-M = TypeVar("M", NodeMessage, CoordinatorMessage)
-
-
-@dataclass(frozen=True, slots=True)
-class ControlSettings:
-    """The limits of the control plane. A side that hears nothing for ``silence_s`` gives the other up."""
-
-    heartbeat_s: float = 1.0
-    silence_s: float = 10.0
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-    outbox_max: int = 1024
-    max_nodes: int = 256
-
-    def __post_init__(self) -> None:
-        if not 0 < self.heartbeat_s < self.silence_s:
-            raise InvalidUseError(
-                f"a heartbeat must come before silence is noticed heartbeat_s={self.heartbeat_s}"
-                f" silence_s={self.silence_s}"
-            )
-        if min(self.max_message_bytes, self.outbox_max, self.max_nodes) <= 0:
-            raise InvalidUseError("the limits of the control plane are positive")
-
+RETRY_PAUSES_S = (0.1, 0.3, 0.9)
+"""A node whose line breaks before the proof tries again: it may have been pushed out by a crowd of strangers."""
 
 class Handler(Protocol):
     """What the coordinator does with its nodes. Called from network threads: be quick and thread-safe.
@@ -85,80 +64,14 @@ class Handler(Protocol):
         """
 
 
-class _Outbox(Generic[M]):
-    """What is still to be sent on one stream, bounded; as an iterator it blocks, and gives heartbeats when
-    idle.
-    """
-
-    def __init__(self, settings: ControlSettings, heartbeat: M) -> None:
-        self._settings = settings
-        self._heartbeat: M = heartbeat
-        self._changed = threading.Condition()
-        self._messages: deque[M] = deque()
-        self._finished = False
-
-    def put(self, message: M) -> bool:
-        """Queue a message; False when there is no room. After the end it is dropped."""
-        size = message.ByteSize()
-        if size > self._settings.max_message_bytes:
-            raise InvalidUseError(
-                f"a control message over its limit size_bytes={size} limit={self._settings.max_message_bytes}"
-            )
-        with self._changed:
-            if len(self._messages) >= self._settings.outbox_max:
-                return False
-            if not self._finished:
-                self._messages.append(message)
-                self._changed.notify()
-            return True
-
-    def finish(self) -> None:
-        """Nothing more comes: iteration ends behind what is queued."""
-        with self._changed:
-            self._finished = True
-            self._changed.notify()
-
-    def __iter__(self) -> Iterator[M]:
-        while True:
-            with self._changed:
-                if not self._messages and not self._finished:
-                    self._changed.wait(self._settings.heartbeat_s)
-                if self._messages:
-                    message = self._messages.popleft()
-                elif self._finished:
-                    return
-                else:
-                    message = self._heartbeat
-            yield message
-
-
-class _Watch:
-    """A thread that looks for silence a few times in each allowed span."""
-
-    def __init__(self, name: str, silence_s: float, look: Callable[[float], None]) -> None:
-        self._stop = threading.Event()
-        self._pause_s = silence_s / 4
-        self._look = look
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._pause_s):
-            self._look(time.monotonic())
-
-    def close(self, timeout_s: float) -> None:
-        self._stop.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-
-
 class NodeConnection:
     """The coordinator's end of one node's stream."""
 
-    def __init__(self, settings: ControlSettings, context: Any) -> None:
+    def __init__(self, settings: ControlSettings, context: Any, peer: str) -> None:
         self._context = context
+        self._peer = peer
         self._settings = settings
-        self._outbox: _Outbox[CoordinatorMessage] = _Outbox(
+        self._outbox: Outbox[CoordinatorMessage] = Outbox(
             settings, CoordinatorMessage(heartbeat=Heartbeat())
         )
         self._heard = time.monotonic()
@@ -169,7 +82,7 @@ class NodeConnection:
         context.add_callback(self._outbox.finish)
 
     def __str__(self) -> str:
-        return f"node={self.hello.node} gang={self.hello.gang} peer={self._context.peer()}"
+        return f"node={self.hello.node} gang={self.hello.gang} peer={self._peer}"
 
     def send(self, message: CoordinatorMessage) -> None:
         """Queue a message; never blocks. A node that does not keep up is given up: ``left`` says so."""
@@ -242,17 +155,25 @@ class ControlServer:
         settings: ControlSettings | None = None,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
+        check_secret(secret)
         self._handler = handler
-        self._token = _token(secret)
+        self._secret = secret
         self._settings = settings or ControlSettings()
         self._connections: set[NodeConnection] = set()
         self._lock = threading.Lock()
         self._closing = False
-        self._pool = ThreadPoolExecutor(self._settings.max_nodes, thread_name_prefix="tidegate-control")
-        self._server = self._make_server()
-        self.address = f"{advertise or bind}:{self._listen(bind, credentials)}"
+        self._refusals = LogBudget(log)
+        self._port = ControlPort(
+            bind, waiting_max=self._settings.max_newcomers, patience_s=self._settings.handshake_s
+        )
+        self.address = f"{advertise or bind}:{self._port.port}"
+        streams = self._settings.max_nodes + self._settings.max_newcomers + 1
+        self._pool = ThreadPoolExecutor(streams, thread_name_prefix="tidegate-control")
+        self._server = self._make_server(streams)
+        self._listen(credentials)
         self._server.start()
-        self._watch = _Watch("tidegate-control-watch", self._settings.silence_s, self._look)
+        self._port.start()
+        self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look)
 
     def close(self, grace_s: float = 2.0) -> None:
         """Send what is queued, end every stream and thread. Blocks for about ``grace_s`` at most.
@@ -261,49 +182,66 @@ class ControlServer:
         with self._lock:
             self._closing = True
             connections = list(self._connections)
+        self._port.refuse()
         for connection in connections:
             connection.finish()
         self._server.stop(grace_s).wait()
+        self._port.close(grace_s)
         self._watch.close(grace_s)
         self._pool.shutdown(wait=True)
 
-    def _make_server(self) -> Any:
-        attend = grpc.stream_stream_rpc_method_handler(
-            self._attend,
-            request_deserializer=NodeMessage.FromString,
-            response_serializer=CoordinatorMessage.SerializeToString,
-        )
+    def _make_server(self, streams: int) -> Any:
+        attend = grpc.stream_stream_rpc_method_handler(self._attend)
         return grpc.server(
             self._pool,
             handlers=[grpc.method_handlers_generic_handler(SERVICE, {METHOD: attend})],
-            options=[*_options(self._settings), ("grpc.so_reuseport", 0)],
-            maximum_concurrent_rpcs=self._settings.max_nodes,
+            options=[*_options(self._settings), ("grpc.max_concurrent_streams", 1)],
+            maximum_concurrent_rpcs=streams,
         )
 
-    def _listen(self, bind: str, credentials: grpc.ServerCredentials | None) -> int:
+    def _listen(self, credentials: grpc.ServerCredentials | None) -> None:
+        target = f"unix:{self._port.target}"
         try:
             if credentials is None:
-                return int(self._server.add_insecure_port(f"{bind}:0"))
-            return int(self._server.add_secure_port(f"{bind}:0", credentials))
+                self._server.add_insecure_port(target)
+            else:
+                self._server.add_secure_port(target, credentials)
         except RuntimeError as error:
             self._pool.shutdown()
-            raise InvalidUseError(f"cannot listen for nodes: {error} bind={bind}") from error
+            self._port.close(0.0)
+            raise InvalidUseError(f"cannot listen for nodes: {error} address={self.address}") from error
 
-    def _attend(self, requests: Iterator[NodeMessage], context: Any) -> Iterator[CoordinatorMessage]:
-        given = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
-        if not hmac.compare_digest(str(given).encode(), self._token.encode()):
-            log.warning("refused a node with a wrong token peer=%s", context.peer())
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
-        connection = NodeConnection(self._settings, context)
+    def _attend(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        try:
+            session = yield from self._prove(requests)
+        except ProtocolError as error:
+            self._refusals.warning("refused a node: %s peer=%s", error, self._port.address_of(context.peer()))
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the secret is wrong")
+        except grpc.RpcError:
+            return  # it left, or was too slow
+        connection = NodeConnection(self._settings, context, self._port.admit(context.peer()))
         with self._lock:
             if self._closing:
                 return
-            self._connections.add(connection)
+            taken = len(self._connections) < self._settings.max_nodes
+            if taken:
+                self._connections.add(connection)
+        if not taken:
+            limit = f"it takes no more than {self._settings.max_nodes} nodes at once"
+            self._refusals.warning("refused a node: %s %s", limit, connection)
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, limit)
+        messages = opened(requests, session, NodeMessage)
         reader = threading.Thread(
-            target=self._serve, args=(connection, requests), name="tidegate-control-read", daemon=True
+            target=self._serve, args=(connection, messages), name="tidegate-control-read", daemon=True
         )
         reader.start()
-        yield from connection.outgoing()
+        yield from sealed(connection.outgoing(), session)
+
+    def _prove(self, requests: Iterator[bytes]) -> Generator[bytes, None, Session]:
+        """Blocks for two messages; the port closes who lets it wait."""
+        proof = DriverProof(self._secret, secrets.token_bytes(NONCE_BYTES), next(requests, b""))
+        yield proof.answer
+        return proof.proved(next(requests, b""))
 
     def _serve(self, connection: NodeConnection, requests: Iterator[NodeMessage]) -> None:
         try:
@@ -364,19 +302,18 @@ class ControlClient:
         self._settings = settings or ControlSettings()
         self._on_message = on_message
         self._on_lost = on_lost
-        self._outbox: _Outbox[NodeMessage] = _Outbox(self._settings, NodeMessage(heartbeat=Heartbeat()))
+        self._outbox: Outbox[NodeMessage] = Outbox(self._settings, NodeMessage(heartbeat=Heartbeat()))
         self._heard = time.monotonic()
         self._error: Exception | None = None
         self._closing = False
-        token = _token(secret)
+        check_secret(secret)
+        self._secret = secret
+        self._over = threading.Event()
         self._channel = _channel(address, self._settings, credentials, server_name)
-        attend = self._channel.stream_stream(
-            f"/{SERVICE}/{METHOD}",
-            request_serializer=NodeMessage.SerializeToString,
-            response_deserializer=CoordinatorMessage.FromString,
-        )
-        self._call = attend(iter(self._outbox), metadata=((TOKEN_KEY, token),))
-        self._watch = _Watch("tidegate-control-watch", self._settings.silence_s, self._look)
+        self._attend = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        self._line = Line(secret, self._outbox)
+        self._call = self._attend(self._line.outgoing())
+        self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look)
         self._reader = threading.Thread(target=self._read, name="tidegate-control-read", daemon=True)
         self._reader.start()
 
@@ -393,6 +330,7 @@ class ControlClient:
         self._outbox.finish()
         if self._reader is not threading.current_thread():
             self._reader.join(grace_s)
+        self._over.set()
         self._call.cancel()
         self._channel.close()
         self._watch.close(grace_s)
@@ -400,18 +338,36 @@ class ControlClient:
             self._reader.join(grace_s)
 
     def _read(self) -> None:
-        error: Exception
-        try:
-            for message in self._call:
-                self._heard = time.monotonic()
-                if message.WhichOneof("body") not in ("heartbeat", None) and not self._closing:
-                    self._on_message(message)
-            error = RetryableError(f"the coordinator ended the stream address={self._address}")
-        except grpc.RpcError as failure:
-            error = _translate(failure, self._address)
+        error = self._read_line()
+        for pause_s in RETRY_PAUSES_S:
+            known = self._line.session is not None or self._error is not None
+            if known or not isinstance(error, NodeUnreachable) or self._closing or self._over.wait(pause_s):
+                break
+            self._line = Line(self._secret, self._outbox)
+            self._call = self._attend(self._line.outgoing())
+            error = self._read_line()
         self._outbox.finish()
         if not self._closing:
             self._on_lost(self._error or error)
+
+    def _read_line(self) -> Exception:
+        """Read one try to its end: why it ended."""
+        try:
+            session = self._line.answered(next(self._call))
+            for message in opened(self._call, session, CoordinatorMessage):
+                self._heard = time.monotonic()
+                if message.WhichOneof("body") not in ("heartbeat", None) and not self._closing:
+                    self._on_message(message)
+            return RetryableError(f"the coordinator ended the stream address={self._address}")
+        except grpc.RpcError as failure:
+            return _translate(failure, self._address)
+        except StopIteration:
+            return NodeUnreachable(f"the coordinator says nothing address={self._address}")
+        except TidegateError as failure:
+            self._call.cancel()
+            return RetryableError(f"the coordinator is not to be trusted: {failure} address={self._address}")
+        finally:
+            self._line.over()
 
     def _look(self, now: float) -> None:
         if now - self._heard > self._settings.silence_s:
@@ -422,16 +378,13 @@ class ControlClient:
         self._call.cancel()
 
 
-def _token(secret: bytes) -> str:
-    check_secret(secret)
-    return hmac.new(secret, b"tidegate control plane 1", hashlib.sha256).hexdigest()
-
-
 def _options(settings: ControlSettings) -> list[tuple[str, int | str]]:
     return [
-        ("grpc.max_send_message_length", settings.max_message_bytes),
-        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes + TAG_BYTES),
+        ("grpc.max_receive_message_length", settings.max_message_bytes + TAG_BYTES),
         ("grpc.enable_http_proxy", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.use_local_subchannel_pool", 1),  # a line of its own for each of several nodes in one process
     ]
 
 
@@ -451,6 +404,8 @@ def _translate(error: grpc.RpcError, address: str) -> Exception:
     match code:
         case grpc.StatusCode.UNAUTHENTICATED:
             return FencedError(f"the coordinator refused this node: {details} address={address}")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return RetryableError(f"the coordinator refused this node: {details} address={address}")
         case grpc.StatusCode.UNAVAILABLE:
             return NodeUnreachable(f"the coordinator cannot be reached: {details} address={address}")
         case _:
