@@ -169,20 +169,25 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authori
         replace(good, key=locked).contexts()
 
 
+@pytest.mark.parametrize("encrypted", [True, False])
 def test_keys_and_secrets_are_in_no_log_and_no_repr(
-    authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path, encrypted: bool
 ) -> None:
     seen: list[Launch] = []
 
     def spied(launch: Launch, index: int) -> str:
         seen.append(launch)
-        return run_node(launch, index)
+        for port in (int(launch.coordinator.rpartition(":")[2]),):  # strangers make both ends say why they refuse them
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        return run_node(launch, index, host="127.0.0.1")
 
     tls = authority.tls("127.0.0.1")
+    options = {"tls": tls} if encrypted else {"allow_plaintext": True}
     with caplog.at_level(logging.DEBUG):
-        run(spied, tls=tls)
-    text = caplog.text + repr(seen[0]) + repr(tls) + repr(JobOptions(2, tls=tls))
-    assert "PRIVATE KEY" not in text
+        run(spied, bind="0.0.0.0", advertise="127.0.0.1", **options)
+    text = caplog.text + repr(seen[0]) + repr(tls) + repr(JobOptions(2, store="s3://b?key=hidden", **options))
+    assert "PRIVATE KEY" not in text and "hidden" not in text
     assert repr(seen[0].secret)[2:-1] not in text
     assert seen[0].secret.hex() not in text
     assert repr(tls) == "Tls(certificate=PEM, key=PEM, authority=PEM, name=None)"

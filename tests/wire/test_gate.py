@@ -149,6 +149,19 @@ def test_a_newcomer_has_limited_time(words: bytes) -> None:
     port.close()
 
 
+def test_a_gate_goes_on_when_there_is_no_thread_for_a_newcomer(port: Port, caplog: pytest.LogCaptureFixture) -> None:
+    def no_thread(newcomer: Newcomer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    port.gate._serve = no_thread
+    unlucky = port.dial()
+    unlucky.sendall(b"hi")
+    assert not is_open(unlucky)
+    port.gate._serve = port.spoke.append
+    port.dial(b"hi")
+    assert "can't start new thread" in caplog.text
+
+
 def test_a_gate_that_cannot_listen_says_where() -> None:
     with pytest.raises(InvalidUseError, match=r"cannot listen for tests: .* bind=203\.0\.113\.9"):
         Port(bind="203.0.113.9")

@@ -166,7 +166,12 @@ class Gate:
         newcomer.sock.setblocking(True)
         with self._lock:
             self._speaking.add(newcomer)
-        self._serve(newcomer)
+        try:
+            self._serve(newcomer)
+        except RuntimeError as error:  # no thread for it: the gate must go on
+            self._tell(time.monotonic(), error)
+            self.leave(newcomer)
+            newcomer.sock.close()
 
     def _accept(self) -> None:
         self._listener.setblocking(False)
@@ -227,7 +232,7 @@ class Gate:
             self._selector.unregister(newcomer.sock)
             newcomer.sock.close()
 
-    def _tell(self, now: float, error: OSError | None = None) -> None:
+    def _tell(self, now: float, error: Exception | None = None) -> None:
         """One line for many, however fast they come."""
         if (not self._turned_away and error is None) or now - self._told < TELL_EVERY_S:
             return

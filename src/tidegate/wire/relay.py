@@ -6,6 +6,7 @@ Bytes pass unchanged, encrypted or not, in both directions. Until the server say
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import shutil
@@ -16,7 +17,9 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from tidegate.wire.gate import Gate, Newcomer
+from tidegate.wire.gate import Gate, LogBudget, Newcomer
+
+log = logging.getLogger("tidegate.control")
 
 BUFFER_BYTES_MAX = 1 << 20
 CHUNK_BYTES = 64 << 10
@@ -71,6 +74,7 @@ class Relay:
         self._until = float("inf")
         self._next_look = 0.0
         self._gate: Gate | None = None
+        self._failures = LogBudget(log)
 
     def run(self, gate: Gate) -> None:
         """Move bytes until ``close``. Blocks."""
@@ -138,7 +142,8 @@ class Relay:
             os.unlink(name)
             inner.connect(self.target)
             newcomer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:
+        except OSError as error:
+            self._failures.warning("cannot pass a node on to grpc: %s peer=%s", error, newcomer.peer)
             inner.close()
             self._dismiss(newcomer)
             return

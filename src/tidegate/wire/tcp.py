@@ -367,8 +367,8 @@ class TcpTransport:
     def _spawn(self, name: str, target: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=self._run, args=(target,), name=name, daemon=True)
         with self._changed:  # started under the lock: close() must not find one that it can't wait for yet
-            self._threads.add(thread)
             thread.start()
+            self._threads.add(thread)
         return thread
 
     def _run(self, target: Callable[[], None]) -> None:
