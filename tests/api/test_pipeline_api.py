@@ -177,6 +177,9 @@ class Session(SparkSession):
         ({"store": 5}, "store is a path or a URL"),
         ({"overwrite": "yes"}, "overwrite is True or False"),
         ({"append": 1}, "append is True or False"),
+        ({"allow_plaintext": "no"}, "allow_plaintext is True or False"),
+        ({"bind": "0.0.0.0"}, r"give tls=tg.Tls\(...\), or allow_plaintext=True .* bind=0.0.0.0"),
+        ({"bind": "192.0.2.77", "allow_plaintext": False}, "give tls=.* bind=192.0.2.77"),
     ],
 )
 def test_start_refuses_what_makes_no_sense(options: dict[str, Any], words: str, made: tg.Stream) -> None:

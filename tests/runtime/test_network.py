@@ -23,6 +23,7 @@ from tidegate.runtime.address import Listening, is_loopback, is_this_machine, no
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.host import Launch, run_node
 from tidegate.runtime.local import ThreadGang
+from tidegate.wire.frames import FrameType, header
 from tidegate.wire.tcp import TcpTransport
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -32,6 +33,7 @@ from certificates import Authority
 WAIT_S = 30.0
 ONCE = RestartPolicy(limit=0, user_error_limit=0)
 ROWS = 2_000
+CLAIM = header(FrameType.HELLO, 84)
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +77,11 @@ def test_no_byte_of_the_rows_is_sent_in_the_clear(authority: Authority, monkeypa
 
     monkeypatch.setattr(socket.socket, "sendmsg", spied)
     assert run() == ROWS
-    assert b"tidegate1" in b"".join(sent)  # the spy sees what a plain job sends
+    assert CLAIM in b"".join(sent)  # the spy sees what a plain job sends
     sent.clear()
     assert run(tls=authority.tls("127.0.0.1")) == ROWS
     assert sent
-    assert b"tidegate1" not in b"".join(sent)
+    assert CLAIM not in b"".join(sent)
 
 
 @pytest.mark.parametrize("what", ["another address", "another authority", "a stranger's certificate", "no certificate"])
@@ -167,20 +169,25 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authori
         replace(good, key=locked).contexts()
 
 
+@pytest.mark.parametrize("encrypted", [True, False])
 def test_keys_and_secrets_are_in_no_log_and_no_repr(
-    authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path, encrypted: bool
 ) -> None:
     seen: list[Launch] = []
 
     def spied(launch: Launch, index: int) -> str:
         seen.append(launch)
-        return run_node(launch, index)
+        for port in (int(launch.coordinator.rpartition(":")[2]),):  # strangers make both ends say why they refuse them
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        return run_node(launch, index, host="127.0.0.1")
 
     tls = authority.tls("127.0.0.1")
+    options = {"tls": tls} if encrypted else {"allow_plaintext": True}
     with caplog.at_level(logging.DEBUG):
-        run(spied, tls=tls)
-    text = caplog.text + repr(seen[0]) + repr(tls) + repr(JobOptions(2, tls=tls))
-    assert "PRIVATE KEY" not in text
+        run(spied, bind="0.0.0.0", advertise="127.0.0.1", **options)
+    text = caplog.text + repr(seen[0]) + repr(tls) + repr(JobOptions(2, store="s3://b?key=hidden", **options))
+    assert "PRIVATE KEY" not in text and "hidden" not in text
     assert repr(seen[0].secret)[2:-1] not in text
     assert seen[0].secret.hex() not in text
     assert repr(tls) == "Tls(certificate=PEM, key=PEM, authority=PEM, name=None)"
@@ -225,7 +232,37 @@ def test_what_is_this_machine() -> None:
 
 def test_an_address_that_is_not_ours_is_refused_before_anything_starts() -> None:
     with pytest.raises(InvalidUseError, match=r"cannot listen for nodes: .* bind=203\.0\.113\.9"):
-        run(bind="203.0.113.9")
+        run(bind="203.0.113.9", allow_plaintext=True)
+
+
+# -- in the clear --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0", "::", "192.0.2.77"])
+def test_a_job_off_loopback_without_tls_needs_an_explicit_yes(bind: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidUseError, match=rf"give tls=tg\.Tls\(\.\.\.\), or allow_plaintext=True .* bind={bind}$"):
+        run(bind=bind, store=str(tmp_path / "store"), checkpoint=tg.CheckpointConfig(interval="1s"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_in_the_clear_off_loopback_has_every_byte_of_its_channels_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed: list[bool] = []
+    make = TcpTransport.__init__
+
+    def spied(self: TcpTransport, *arguments: object, **options: object) -> None:
+        sealed.append(bool(options["sealed"]))
+        make(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TcpTransport, "__init__", spied)
+
+    def node(launch: Launch, index: int) -> str:
+        return run_node(launch, index, host="127.0.0.1")
+
+    assert run(node, bind="0.0.0.0", advertise="127.0.0.1", allow_plaintext=True) == ROWS
+    assert sealed == [True, True]
+    sealed.clear()
+    assert run() == ROWS
+    assert sealed == [False, False]
 
 
 def test_nodes_that_can_not_reach_the_driver_say_where_they_tried() -> None:

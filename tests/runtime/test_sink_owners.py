@@ -459,6 +459,6 @@ def test_a_finished_job_says_that_it_reads_nothing_more(jobs: Jobs, caplog: pyte
 
 
 def test_fenced_errors_are_told_as_they_are() -> None:
-    from tidegate.runtime.gang import Cause
+    from tidegate.runtime.leader import _caused
 
-    assert Cause.of("sinks", FencedError("somebody else has it")).text == "somebody else has it"
+    assert _caused("sinks", FencedError("somebody else has it")).text == "somebody else has it"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,15 +17,18 @@ from runtime_world import World
 
 import tidegate as tg
 from damage import damaged, json_values, with_wrong_parts
+from tidegate.connectors.framespool import Chunk, read_chunk
+from tidegate.connectors.spool import read_batches
 from tidegate.core.messages import Watermark
 from tidegate.core.prepare import PrepareAck
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed, TidegateError
 from tidegate.runtime.continuous import ContinuousReader
 from tidegate.runtime.gang import carried
 from tidegate.runtime.inspect import _recorded_rows
-from tidegate.runtime.snapshotfile import encode_inflight, encode_run, read_inflight, read_run
+from tidegate.runtime.snapshotfile import crc32c, encode_inflight, encode_run, read_inflight, read_run
 from tidegate.runtime.source import SourceReader, expand
 from tidegate.state.run import Restored
+from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.arrow import event_of
 
@@ -65,6 +70,54 @@ def test_damaged_recordings_are_messages_or_corrupt(compression: str | None, dat
         assert isinstance(read_inflight(stored, BATCH.schema, "p"), list)
     with suppress(InFlightDeserializationFailed):
         assert isinstance(_recorded_rows(stored, "p"), pa.Table)
+
+
+THREE = pa.record_batch({"k": pa.array(["aaaa", "bbbb", "cccc"])})
+
+
+def with_bad_offset(data: bytes) -> bytes:
+    """The middle offset of ``THREE`` is far outside; the first and the last stay right."""
+    good = struct.pack("<4i", 0, 4, 8, 12)
+    assert data.count(good) == 1
+    return data.replace(good, struct.pack("<4i", 0, 4, 0x7000000, 12))
+
+
+def test_a_forged_offset_in_stored_state_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="path=p"):
+        read_run(with_bad_offset(encode_run(THREE).whole), "p")
+
+
+def test_a_forged_offset_in_stored_inflight_data_is_corrupt() -> None:
+    forged = with_bad_offset(encode_inflight([event_of(THREE)], THREE.schema, None).whole)
+    with pytest.raises(InFlightDeserializationFailed):
+        read_inflight(forged, THREE.schema, "p")
+    with pytest.raises(InFlightDeserializationFailed):
+        _recorded_rows(forged, "p")
+
+
+def test_a_forged_watermark_in_stored_inflight_data_is_corrupt() -> None:
+    whole = encode_inflight([Watermark(10**18)], THREE.schema, None).whole
+    with pytest.raises(InFlightDeserializationFailed):
+        read_inflight(whole.replace(str(10**18).encode(), b"9" * 19), THREE.schema, "p")
+
+
+def test_a_forged_offset_in_a_spooled_dataframe_is_corrupt() -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, THREE.schema) as writer:
+        writer.write_batch(THREE)
+    forged = with_bad_offset(sink.getvalue().to_pybytes())
+    store = open_store("memory://")
+    store.put("c", forged)
+    with pytest.raises(CorruptDataError, match="can't be read"):
+        read_chunk(store, Chunk("c", 0, 3, len(forged), crc32c(forged)), THREE.schema)
+
+
+def test_a_forged_offset_in_a_spooled_file_is_corrupt(tmp_path: Path) -> None:
+    with pa.ipc.new_stream(str(tmp_path / "f"), THREE.schema) as writer:
+        writer.write_batch(THREE)
+    (tmp_path / "f").write_bytes(with_bad_offset((tmp_path / "f").read_bytes()))
+    with pytest.raises(CorruptDataError, match="can't be read"):
+        list(read_batches(str(tmp_path / "f")))
 
 
 # -- what nodes say ------------------------------------------------------------------------------------------------

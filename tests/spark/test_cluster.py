@@ -184,7 +184,8 @@ def test_a_file_is_submitted_and_its_result_is_exact(
 def test_the_command_runs_a_file_on_the_cluster(
     cluster: str, defaults: dict[str, str], data: Data, tmp_path: Path
 ) -> None:
-    options = ["--master", cluster, "--store", tmp_path / "store", "--interval", "200ms", "--bind", "0.0.0.0", "--json"]
+    options = ["--master", cluster, "--store", tmp_path / "store", "--interval", "200ms", "--json"]
+    options += ["--bind", "0.0.0.0", "--allow-plaintext"]
     command = [sys.executable, "-m", "tidegate.cli.main", "run", pipeline_file(data, tmp_path), *options]
     answer = subprocess.run(
         command, env=defaults, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path

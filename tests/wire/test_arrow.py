@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
 
 import pyarrow as pa
@@ -111,6 +112,56 @@ def test_dictionary_columns_are_refused_when_the_channel_is_made(kind: pa.DataTy
 
 def test_plain_schemas_pass() -> None:
     check_schema(SAMPLE.schema)
+
+
+def with_bad_offset(data: bytes, offset: int = 8 + 0x7000000) -> bytes:
+    """A batch of three strings of four letters, whose middle offset is far outside; the first and the last stay right."""
+    good = struct.pack("<4i", 0, 4, 8, 12)
+    assert data.count(good) == 1
+    return data.replace(good, struct.pack("<4i", 0, 4, offset, 12))
+
+
+THREE = pa.record_batch({"k": pa.array(["aaaa", "bbbb", "cccc"])})
+
+
+@pytest.mark.parametrize("offset", [8 + 0x7000000, -1, 3])
+def test_one_altered_offset_is_corrupt(offset: int) -> None:
+    with pytest.raises(CorruptDataError, match="not a record batch"):
+        decode_batch(with_bad_offset(bytes(encode_batch(THREE)), offset), THREE.schema)
+
+
+@pytest.mark.parametrize("at", ["list", "struct", "map", "large_list"])
+def test_one_altered_offset_inside_a_column_is_corrupt(at: str) -> None:
+    text = pa.array(["aaaa", "bbbb", "cccc"])
+    column = {
+        "list": lambda: pa.ListArray.from_arrays(pa.array([0, 3], pa.int32()), text),
+        "large_list": lambda: pa.LargeListArray.from_arrays(pa.array([0, 3], pa.int64()), text),
+        "struct": lambda: pa.StructArray.from_arrays([text], ["t"]),
+        "map": lambda: pa.MapArray.from_arrays(pa.array([0, 3], pa.int32()), text, pa.array([1, 2, 3])),
+    }[at]()
+    batch = pa.record_batch({"k": column})
+    with pytest.raises(CorruptDataError):
+        decode_batch(with_bad_offset(bytes(encode_batch(batch))), batch.schema)
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind"),
+    [
+        (pa.array([b"\xff", b"ok"]), pa.string()),
+        (pa.array([[b"\xff"], None]), pa.list_(pa.string())),
+        (pa.array([[b"\xff"], None], pa.list_(pa.binary(), 1)), pa.list_(pa.string(), 1)),
+        (pa.array([1, 2]), pa.date64()),
+        (pa.array([-1, 2], pa.int32()), pa.time32("s")),
+        (pa.array([-1, 2]), pa.time64("ns")),
+        (pa.array([b"\x7f" * 16, b"\x00" * 16], pa.binary(16)), pa.decimal128(5, 2)),
+    ],
+    ids=str,
+)
+def test_values_that_break_their_types_rules_are_no_damage(stored: pa.Array, kind: pa.DataType) -> None:
+    batch = pa.record_batch({"dirty": stored.view(kind)})
+    with pytest.raises(pa.ArrowInvalid):
+        batch.validate(full=True)
+    assert decode_batch(bytes(encode_batch(batch)), batch.schema).column(0).view(stored.type).equals(stored)
 
 
 @given(st.sampled_from(list(FrameType)), st.binary(max_size=200))

@@ -10,8 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+import grpc
 import pytest
 
 from tidegate.errors import (
@@ -30,6 +34,7 @@ from tidegate.wire._gen.control_pb2 import (
     Committed,
     CoordinatorMessage,
     Drained,
+    Failed,
     Hello,
     NodeMessage,
     Prepared,
@@ -37,7 +42,15 @@ from tidegate.wire._gen.control_pb2 import (
     Stopped,
     Welcome,
 )
-from tidegate.wire.control import ControlClient, ControlServer, ControlSettings, NodeConnection
+from tidegate.wire.control import (
+    METHOD,
+    SERVICE,
+    ControlClient,
+    ControlServer,
+    ControlSettings,
+    NodeConnection,
+)
+from tidegate.wire.prove import NodeProof
 
 SECRET = b"0123456789abcdef"
 QUICK = ControlSettings(heartbeat_s=0.02, silence_s=5.0)
@@ -161,7 +174,7 @@ def test_heartbeats_keep_an_idle_stream_alive_and_are_not_reported(coordinator: 
 def test_a_wrong_secret_is_refused(connect, coordinator: Log, node: Log) -> None:
     connect(node, secret=b"another secret of ours").send(HELLO)
     (error,) = node.wait("lost")
-    assert isinstance(error, FencedError)
+    assert isinstance(error, RetryableError) and "does not know the job's secret" in str(error)
     assert "another secret" not in str(error) and SECRET.decode() not in str(error)
     assert coordinator.entries == []
 
@@ -476,3 +489,169 @@ def test_a_server_whose_watch_dies_says_so(coordinator: Log, monkeypatch: pytest
     finally:
         server._connections = set()
         server.close()
+# -- attackers -----------------------------------------------------------------------------------------------------
+
+METHOD_PATH = f"/{SERVICE}/{METHOD}"
+
+
+class Tap:
+    """Passes a TCP connection on and keeps what the node said."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self._threads = [threading.Thread(target=self._run)]
+        self._threads[0].start()
+        self.heard = bytearray()
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            node = self._listener.accept()[0]
+            driver = socket.create_connection(self._target)
+            self._sockets += [node, driver]
+            self._threads.append(threading.Thread(target=self._pump, args=(driver, node, bytearray())))
+            self._threads[-1].start()
+            self._pump(node, driver, self.heard)
+
+    def _pump(self, source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                kept += data
+                target.sendall(data)
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        for thread in self._threads:
+            thread.join(20)
+
+
+def test_what_a_tap_has_recorded_opens_no_line(server: ControlServer, coordinator: Log, node: Log) -> None:
+    tap = Tap(server.address)
+    client = ControlClient(tap.address, SECRET, node.on_message, node.on_lost, settings=QUICK)
+    client.send(HELLO)
+    client.send(NodeMessage(drained=Drained(gang=9)))
+    coordinator.wait("message")
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 20) as replay:
+        replay.sendall(tap.heard)
+        answer = bytearray()
+        while b"the secret is wrong" not in answer:
+            data = replay.recv(1 << 16)
+            assert data, "it hung up"
+            answer += data
+    assert [kind for kind, _ in coordinator.entries] == ["joined", "message"]
+    client.close()
+    tap.close()
+
+
+def test_a_false_driver_is_not_obeyed_and_learns_nothing(node: Log) -> None:
+    heard: list[bytes] = []
+
+    def attend(requests: Iterator[bytes], context: object) -> Iterator[bytes]:
+        heard.append(next(requests))
+        yield bytes(64)
+        yield CoordinatorMessage(stop=Stop(reason="obey me")).SerializeToString()
+        heard.extend(requests)
+
+    handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD: grpc.stream_stream_rpc_method_handler(attend)})
+    pool = ThreadPoolExecutor(2)
+    false = grpc.server(pool, handlers=[handler])
+    port = false.add_insecure_port("127.0.0.1:0")
+    false.start()
+    client = ControlClient(f"127.0.0.1:{port}", SECRET, node.on_message, node.on_lost, settings=QUICK)
+    client.send(HELLO)
+    (error,) = node.wait("lost")
+    assert "who answers there does not know the job's secret" in str(error)
+    assert node.of("message") == []
+    client.close()
+    false.stop(0).wait()
+    pool.shutdown()
+    assert len(heard) == 1 and b"here" not in heard[0]
+
+
+@pytest.mark.parametrize("what", ["nothing", "inject", "repeat", "change"])
+def test_who_stands_between_a_node_and_the_driver_says_nothing_in_their_name(
+    server: ControlServer, coordinator: Log, node: Log, what: str
+) -> None:
+    """It passes the proof on, as it must, and then plays with the messages."""
+
+    def attend(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        channel = grpc.insecure_channel(server.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        call = channel.stream_stream(METHOD_PATH)(played(requests))
+        context.add_callback(channel.close)
+        with suppress(grpc.RpcError):
+            yield from call
+
+    def played(requests: Iterator[bytes]) -> Iterator[bytes]:
+        with suppress(grpc.RpcError):
+            yield next(requests)
+            yield next(requests)
+            hello = next(sealed for sealed in requests if b"here" in sealed)
+            if what == "change":
+                hello = hello.replace(b"here", b"evil")
+            yield hello
+            if what == "repeat":
+                yield hello
+            if what == "inject":
+                yield NodeMessage(failed=Failed(gang=9, error_type="InvalidUseError", message="bye")).SerializeToString()
+            yield from requests
+
+    handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD: grpc.stream_stream_rpc_method_handler(attend)})
+    pool = ThreadPoolExecutor(4)
+    between = grpc.server(pool, handlers=[handler])
+    port = between.add_insecure_port("127.0.0.1:0")
+    between.start()
+    # No heartbeat comes before the hello, so that its number is the one that was sealed.
+    quiet = ControlSettings(heartbeat_s=4.0, silence_s=5.0)
+    client = ControlClient(f"127.0.0.1:{port}", SECRET, node.on_message, node.on_lost, settings=quiet)
+    client.send(HELLO)
+    if what == "nothing":
+        coordinator.wait("joined")
+        coordinator.connections[0].send(CoordinatorMessage(welcome=Welcome(gang=9)))
+        node.wait("message")
+    else:
+        node.wait("lost")
+        assert coordinator.of("message") == []
+        assert coordinator.of("joined") == ([] if what == "change" else [3])
+        for error in coordinator.of("left"):
+            assert "comes from somebody else" in str(error)
+    client.close()
+    between.stop(0).wait()
+    pool.shutdown()
+
+
+@pytest.mark.parametrize("words", [[], [b""], [b"GET / HTTP/1.1"], ["hello", b"no proof"], ["hello"]], ids=str)
+def test_a_stranger_that_proves_nothing_is_refused(
+    server: ControlServer, coordinator: Log, caplog: pytest.LogCaptureFixture, words: list[Any]
+) -> None:
+    said = [NodeProof(SECRET, bytes(32)).hello if word == "hello" else word for word in words]
+    with grpc.insecure_channel(server.address) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            list(channel.stream_stream(METHOD_PATH)(iter(said)))
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert coordinator.entries == []
+    assert "refused a node: " in caplog.text and "peer=127.0.0.1:" in caplog.text
+    assert SECRET.decode() not in caplog.text
+
+
+def test_a_node_that_is_refused_by_the_driver_is_fenced(node: Log) -> None:
+    def attend(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "no")
+        yield b""
+
+    handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD: grpc.stream_stream_rpc_method_handler(attend)})
+    pool = ThreadPoolExecutor(2)
+    refusing = grpc.server(pool, handlers=[handler])
+    port = refusing.add_insecure_port("127.0.0.1:0")
+    refusing.start()
+    client = ControlClient(f"127.0.0.1:{port}", SECRET, node.on_message, node.on_lost, settings=QUICK)
+    assert isinstance(node.wait("lost")[0], FencedError)
+    client.close()
+    refusing.stop(0).wait()
+    pool.shutdown()

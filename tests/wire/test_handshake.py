@@ -11,18 +11,17 @@ from hypothesis import strategies as st
 from damage import damaged
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, TidegateError
 from tidegate.wire.handshake import (
-    NONCE_BYTES,
     Answer,
     Claim,
     Verdict,
     check_challenge,
-    check_secret,
     open_claim,
     open_verdict,
     pack_challenge,
     pack_claim,
     pack_verdict,
 )
+from tidegate.wire.seal import NONCE_BYTES, check_secret
 from tidegate.wire.transport import ChannelId
 
 SECRET = b"s" * 32

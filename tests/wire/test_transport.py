@@ -36,7 +36,7 @@ class Pair:
         return self.sender.connect(CHANNEL, self.receiver.address)
 
 
-@pytest.fixture(params=["in process", "tcp", "tls"])
+@pytest.fixture(params=["in process", "tcp", "sealed", "tls"])
 def pair(request: pytest.FixtureRequest, mailboxes) -> Iterator[Pair]:
     sent, got = mailboxes
     if request.param == "in process":
@@ -44,8 +44,9 @@ def pair(request: pytest.FixtureRequest, mailboxes) -> Iterator[Pair]:
         sender, receiver = InProcessTransport(hub, sent), InProcessTransport(hub, got)
     else:
         tls = request.getfixturevalue("tls_contexts") if request.param == "tls" else None
-        sender = TcpTransport(sent, secret=SECRET, gang=3, tls=tls, settings=QUICK)
-        receiver = TcpTransport(got, secret=SECRET, gang=3, tls=tls, settings=QUICK)
+        sealed = request.param == "sealed"
+        sender = TcpTransport(sent, secret=SECRET, gang=3, tls=tls, sealed=sealed, settings=QUICK)
+        receiver = TcpTransport(got, secret=SECRET, gang=3, tls=tls, sealed=sealed, settings=QUICK)
     yield Pair(sender, receiver, sent, got)
     sender.close()
     receiver.close()

@@ -89,7 +89,8 @@ class Pipeline:
         first.
 
         Options: ``bind``, the address where the driver listens for nodes, or ``"0.0.0.0"`` on a cluster;
-        ``tls``, a ``Tls`` that encrypts all channels; ``spool``, a directory for rows that go to the driver;
+        ``tls``, a ``Tls`` that encrypts all channels; ``allow_plaintext=True``, to do without where the driver
+        does not listen on loopback; ``spool``, a directory for rows that go to the driver;
         ``append=True``, from a savepoint, adds to sinks that hold what the savepoint's job had written;
         ``stall_timeout``, how long a node may say nothing before it counts as lost; ``join_timeout``, how
         long the driver waits for the next node while a gang comes up.

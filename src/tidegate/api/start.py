@@ -15,7 +15,7 @@ from tidegate.operators.source import Read
 from tidegate.runtime.address import LOOPBACK
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.running import starting
-from tidegate.runtime.security import Tls
+from tidegate.runtime.security import Tls, needs_seal
 
 if TYPE_CHECKING:
     from tidegate.api.pipeline import Pipeline
@@ -33,6 +33,7 @@ def start_job(
     append: bool = False,
     bind: str = LOOPBACK,
     tls: Tls | None = None,
+    allow_plaintext: bool = False,
     spool: str | os.PathLike[str] | None = None,
     stall_timeout: Duration = "10s",
     join_timeout: Duration = "60s",
@@ -42,8 +43,8 @@ def start_job(
     from tidegate.spark.gang import SparkGang, check_session, register_format
     from tidegate.spark.ship import check_sendable, ship_code
 
-    _check_network(bind, tls)
-    _check_switches(overwrite=overwrite, append=append)
+    _check_switches(overwrite=overwrite, append=append, allow_plaintext=allow_plaintext)
+    _check_network(bind, tls, allow_plaintext)
     given = None if store is None else _path("store", store)
     width = check_session(spark, parallelism)
     _check_room(pipeline, width, slots(spark))
@@ -62,6 +63,7 @@ def start_job(
         bind=bind,
         advertise=driver_host(spark, bind),
         tls=tls,
+        allow_plaintext=allow_plaintext,
         spool=None if spool is None else _path("spool", spool),
         stall_timeout_ms=parse_duration_ms(stall_timeout, name="stall_timeout", minimum_ms=100),
         join_timeout_ms=parse_duration_ms(join_timeout, name="join_timeout", minimum_ms=1_000),
@@ -86,13 +88,14 @@ def _check_switches(**switches: object) -> None:
             raise InvalidUseError(f"{name} is True or False {name}={given!r}")
 
 
-def _check_network(bind: object, tls: object) -> None:
+def _check_network(bind: object, tls: object, allow_plaintext: bool) -> None:
     if not isinstance(bind, str) or not bind:
         raise InvalidUseError(f"bind is an address of this machine, or '0.0.0.0' for all of them bind={bind!r}")
     if tls is not None and not isinstance(tls, Tls):
         raise InvalidUseError(f"tls takes a tg.Tls tls={type(tls).__name__}")
     if tls is not None:
         tls.contexts()
+    needs_seal(bind, tls, allow_plaintext)
 
 
 def _check_room(pipeline: Pipeline, width: int, slots: int) -> None:

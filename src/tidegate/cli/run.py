@@ -56,6 +56,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--tls", nargs=3, metavar=("CERTIFICATE", "KEY", "AUTHORITY"), help="PEM files, to encrypt what nodes send"
     )
+    verb.add_argument(
+        "--allow-plaintext", action="store_true", help="with --bind, without --tls: all on that network may read the rows"
+    )
     verb.add_argument("--py-files", default="", metavar="A.py,B.zip", help="code that the nodes need besides FILE")
     verb.add_argument("--overwrite", action="store_true", help="with --restore none: empty the sinks first")
 
@@ -146,6 +149,8 @@ def _start_options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["bind"] = arguments.bind
     if arguments.tls is not None:
         options["tls"] = Tls(*arguments.tls)
+    if arguments.allow_plaintext:
+        options["allow_plaintext"] = True
     return options
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tidegate.core.codec import decode, encode
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, RetryableError
-from tidegate.runtime.snapshotfile import crc32c
+from tidegate.runtime.snapshotfile import check_rows, crc32c
 from tidegate.store.base import Store
 
 CHUNK_BYTES = 32 << 20
@@ -262,8 +262,11 @@ def read_chunk(store: Store, chunk: Chunk, schema: pa.Schema) -> pa.RecordBatch:
         raise CorruptDataError(f"a chunk of a spooled DataFrame is damaged path={chunk.path}", path=chunk.path)
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            table = reader.read_all().combine_chunks()
-    except (pa.ArrowException, OSError) as error:
+            batches = list(reader)
+            for batch in batches:
+                check_rows(batch)
+            table = pa.Table.from_batches(batches, reader.schema).combine_chunks()
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptDataError(f"a chunk of a spooled DataFrame can't be read: {error}", path=chunk.path) from error
     if not table.schema.equals(schema) or table.num_rows != chunk.rows:
         raise CorruptDataError(f"a chunk is not what its list says path={chunk.path}", path=chunk.path)

@@ -14,6 +14,7 @@ from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import StagedWriter
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import WriterContext
+from tidegate.runtime.snapshotfile import check_rows
 
 SUFFIX = ".arrow"
 
@@ -38,7 +39,9 @@ def spool_writer(directory: StagingDirectory, context: WriterContext) -> StagedW
 def read_batches(path: str) -> Iterator[pa.RecordBatch]:
     """The batches of a spooled file, in order. ``FileNotFoundError`` when there is none."""
     with pa.OSFile(path, "rb") as file, file_errors(path), pa.ipc.open_stream(file) as reader:
-        yield from reader
+        for batch in reader:
+            check_rows(batch)
+            yield batch
 
 
 class _IpcFile:

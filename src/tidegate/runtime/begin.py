@@ -26,10 +26,11 @@ from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, heartbeat_s
 from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
+from tidegate.runtime.limits import allow_files
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.running import check_places
 from tidegate.runtime.savepoint import Savepoint, read_savepoint
-from tidegate.runtime.security import Tls
+from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
@@ -41,8 +42,13 @@ from tidegate.supervise import supervised
 
 if TYPE_CHECKING:
     from tidegate.wire.control import ControlServer
+    from tidegate.wire.line import ControlSettings
 
 TOLERATE_ANY = 1_000_000
+SPARE_NODES = 16
+FILES_OF_A_NODE = 3
+"""A node's line has one descriptor at the port and two on the way to grpc."""
+SPARE_FILES = 256
 LEADER_CLOSE_S = 10.0
 """A function of for_each_batch may never return: whoever waits for the job's end must not wait for that."""
 
@@ -65,6 +71,8 @@ class JobOptions:
     advertise: str | None = None
     """The host that nodes dial, when it is not ``bind``."""
     tls: Tls | None = None
+    allow_plaintext: bool = False
+    """Let rows cross the network unencrypted where the job listens off loopback without TLS."""
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     stall_timeout_ms: int = int(1000 * STALL_TIMEOUT_S)
     """A node that says nothing for so long is lost."""
@@ -79,6 +87,8 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
 
     What has to be changed before a gang can start is changed after the leader's takeover: spools are begun, sinks taken.
     """
+    needs_seal(options.bind, options.tls, options.allow_plaintext)
+    control = control_settings(options)
     given = None if options.store is None else settled(options.store)
     place = _place(plan.job, given, options)
     store = open_store(place if place is not None else "memory://")
@@ -121,7 +131,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     stop_at_exit(leader)
     supervised(f"tidegate-leader-{plan.job}", leader.run, leader.died).start()
     try:
-        _prepare(leader, setup, plan, place or given, options, launches, splits)
+        _prepare(leader, setup, plan, place or given, options, launches, splits, control)
     except BaseException:
         leader.stop()
         leader.ended.wait(LEADER_CLOSE_S)
@@ -139,6 +149,7 @@ def _prepare(
     options: JobOptions,
     launches: _Launches,
     splits: dict[str, SplitList],
+    control: ControlSettings,
 ) -> None:
     """Take the sinks, begin the spools, feed and listen; then the gang may start."""
     decision = leader.take()
@@ -152,7 +163,7 @@ def _prepare(
     feeds = Feeds(plan)
     leader.on_end = feeds.stop
     feeds.start(leader.fail)
-    server = _control_server(leader, launches.secret, options)
+    server = _control_server(leader, launches.secret, options, control)
     leader.on_end = feeds.then(server.close)
     launches.address = server.address
     launches.base = NodeSetup(
@@ -181,9 +192,16 @@ class _Launches:
         assert self.base is not None, "a gang starts after its spools are begun"
         options = self._options
         setup = replace(self.base, gang=gang)
-        stall_s = options.stall_timeout_ms / 1000
         return Launch(
-            setup, self.address, self.secret, self._place, restore_url, options.bind, options.tls, stall_timeout_s=stall_s
+            setup,
+            self.address,
+            self.secret,
+            self._place,
+            restore_url,
+            options.bind,
+            options.tls,
+            stall_timeout_s=options.stall_timeout_ms / 1000,
+            sealed=needs_seal(options.bind, options.tls, options.allow_plaintext),
         )
 
 
@@ -218,17 +236,28 @@ def _gangs(
     )
 
 
-def _control_server(leader: Leader, secret: bytes, options: JobOptions) -> ControlServer:
-    # grpc's threads must not exist in a process that forks Spark's Python workers; the driver never does.
-    from tidegate.wire.control import ControlServer, ControlSettings
+def control_settings(options: JobOptions) -> ControlSettings:
+    """Room for every node, and for as many of a gang that is just leaving. Refuses what this process may not open."""
+    from tidegate.wire.line import ControlSettings
 
-    stall_s = options.stall_timeout_ms / 1000
+    stall_s, parallelism = options.stall_timeout_ms / 1000, options.parallelism
+    usual = ControlSettings(heartbeat_s=heartbeat_s(stall_s), silence_s=stall_s)
+    nodes = max(usual.max_nodes, 2 * parallelism + SPARE_NODES)
+    newcomers = max(usual.max_newcomers, parallelism)  # all may come at once
+    allow_files(FILES_OF_A_NODE * (parallelism + newcomers) + SPARE_FILES, f"parallelism={parallelism}")
+    return replace(usual, max_nodes=nodes, max_newcomers=newcomers)
+
+
+def _control_server(leader: Leader, secret: bytes, options: JobOptions, settings: ControlSettings) -> ControlServer:
+    # grpc's threads must not exist in a process that forks Spark's Python workers; the driver never does.
+    from tidegate.wire.control import ControlServer
+
     return ControlServer(
         leader,
         secret,
         bracketed(options.bind),
         advertise=None if options.advertise is None else bracketed(options.advertise),
-        settings=ControlSettings(heartbeat_s=heartbeat_s(stall_s), silence_s=stall_s),
+        settings=settings,
         credentials=None if options.tls is None else options.tls.server_credentials(),
     )
 

@@ -55,6 +55,8 @@ class Launch:
     bind: str = LOOPBACK
     tls: Tls | None = None
     stall_timeout_s: float = STALL_TIMEOUT_S
+    sealed: bool = False
+    """Data channels are in the clear and leave the machine: every byte is tagged."""
 
     def __repr__(self) -> str:
         return f"Launch(job={self.setup.plan.job!r}, gang={self.setup.gang}, coordinator={self.coordinator!r})"
@@ -132,7 +134,8 @@ def _control(
     heartbeat: Callable[[], pb.Heartbeat],
 ) -> ControlClient:
     # grpc is imported here and not above: a daemon that forks workers must not have grpc's threads.
-    from tidegate.wire.control import ControlClient, ControlSettings
+    from tidegate.wire.control import ControlClient
+    from tidegate.wire.line import ControlSettings
 
     settings = ControlSettings(heartbeat_s=heartbeat_s(launch.stall_timeout_s), silence_s=launch.stall_timeout_s)
     return ControlClient(
@@ -176,4 +179,5 @@ def _transport(launch: Launch, node: Node, host: str | None) -> TcpTransport:
         bind=listening.bind,
         advertise=listening.advertise,
         tls=None if launch.tls is None else launch.tls.contexts(),
+        sealed=launch.sealed,
     )

@@ -26,7 +26,7 @@ from tidegate.errors import (
 from tidegate.operators.join import PANE_COLUMNS
 from tidegate.operators.stored import current_rows
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.snapshotfile import WATERMARK_KEY, crc32c, read_run
+from tidegate.runtime.snapshotfile import WATERMARK_KEY, check_rows, crc32c, read_run
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import END, WINDOW, Layout, counted_partials, results
 from tidegate.store.base import Store
@@ -367,6 +367,8 @@ def _recorded_rows(data: bytes, path: str) -> pa.Table:
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             batches = [b for b, meta in reader.iter_batches_with_custom_metadata() if not meta or WATERMARK_KEY not in meta]
+            for batch in batches:
+                check_rows(batch)
             return pa.Table.from_batches(batches, reader.schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InFlightDeserializationFailed(f"in-flight data can't be read: {error} path={path}", path=path) from error

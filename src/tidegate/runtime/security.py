@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tidegate.core.options import strict_fields
 from tidegate.errors import InvalidUseError
+from tidegate.runtime.address import is_loopback
 from tidegate.wire.connection import TlsContexts
 
 if TYPE_CHECKING:
@@ -80,6 +81,18 @@ class Tls:
                     f"these can't be used together for TLS, give a PEM certificate, its key without a password and the authority "
                     f"that signed it: {reason} tls={self!r}"
                 ) from error
+
+
+def needs_seal(bind: str, tls: Tls | None, allow_plaintext: bool) -> bool:
+    """True when rows leave the machine in the clear, so that every byte must be tagged. Refuses that without a yes."""
+    if tls is not None or is_loopback(bind):
+        return False
+    if not allow_plaintext:
+        raise InvalidUseError(
+            "the job would listen on the network without encryption, where others can read its rows: give tls=tg.Tls(...), "
+            f"or allow_plaintext=True if everybody on that network may read them bind={bind}"
+        )
+    return True
 
 
 @contextmanager

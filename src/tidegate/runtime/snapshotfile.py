@@ -19,6 +19,7 @@ import pyarrow as pa
 from tidegate.core.messages import IDLE, Event, StreamMessage, Watermark
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
 from tidegate.state.runs import empty_batch
+from tidegate.wire.arrow import check_rows as check_rows  # for connectors, who know no wire
 from tidegate.wire.arrow import event_of
 
 WATERMARK_KEY = b"watermark"
@@ -84,9 +85,9 @@ def read_run(data: bytes, path: str) -> pa.RecordBatch:
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             batch = reader.read_next_batch()
-            batch.validate()
+            check_rows(batch)
             return batch
-    except (pa.ArrowException, StopIteration, OSError) as error:
+    except (pa.ArrowException, StopIteration, OSError, ValueError) as error:
         raise CorruptDataError(f"a run of state can't be read: {error} path={path}", path=path) from error
 
 
@@ -138,10 +139,17 @@ def _messages(data: bytes, schema: pa.Schema) -> Iterator[Message]:
             raise ValueError(f"its columns are [{reader.schema}], the plan's are [{schema}]")
         for batch, metadata in reader.iter_batches_with_custom_metadata():
             if metadata is not None and WATERMARK_KEY in metadata:
-                yield Watermark(int(metadata[WATERMARK_KEY]))
+                yield Watermark(_timestamp(metadata[WATERMARK_KEY]))
             else:
-                batch.validate()
+                check_rows(batch)
                 yield event_of(batch)
+
+
+def _timestamp(text: bytes) -> int:
+    timestamp = int(text)
+    if not -(1 << 63) <= timestamp < 1 << 63:
+        raise ValueError("a watermark has 64 bits")
+    return timestamp
 
 
 def concat(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -1,21 +1,20 @@
 """The control plane over gRPC: a server in the coordinator, a client in every node, one stream between them.
 
-Both only carry messages and notice silence; what a message means is the caller's business. Import this module
+Both prove the job's secret to each other before anything else is said (``prove``), and seal every message (``seal``).
+Otherwise they only carry messages and notice silence; what a message means is the caller's business. Import this module
 late, inside the process that needs it: grpc starts threads, and a daemon that forks workers must not have
 loaded it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import os
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -38,37 +37,20 @@ from tidegate.errors import (
 )
 from tidegate.supervise import supervised
 from tidegate.wire._gen.control_pb2 import CoordinatorMessage, Heartbeat, Hello, NodeMessage
-from tidegate.wire.handshake import check_secret
+from tidegate.wire.gate import LogBudget
+from tidegate.wire.line import ControlSettings, Line, opened, sealed
 from tidegate.wire.outbox import LOOKS, Outbox, Watch
+from tidegate.wire.prove import DriverProof
+from tidegate.wire.relay import ControlPort
+from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, Session, check_secret
 
 log = logging.getLogger("tidegate.control")
 
 SERVICE = "tidegate.control.Control"
 METHOD = "Attend"
-TOKEN_KEY = "tidegate-token"
-MAX_MESSAGE_BYTES = 64 << 20
 BEAT_WAIT_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class ControlSettings:
-    """The limits of the control plane. A side that hears nothing for ``silence_s`` gives the other up."""
-
-    heartbeat_s: float = 1.0
-    silence_s: float = 10.0
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-    outbox_max: int = 1024
-    max_nodes: int = 256
-
-    def __post_init__(self) -> None:
-        if not 0 < self.heartbeat_s < self.silence_s:
-            raise InvalidUseError(
-                f"a heartbeat must come before silence is noticed heartbeat_s={self.heartbeat_s}"
-                f" silence_s={self.silence_s}"
-            )
-        if min(self.max_message_bytes, self.outbox_max, self.max_nodes) <= 0:
-            raise InvalidUseError("the limits of the control plane are positive")
-
+RETRY_PAUSES_S = (0.1, 0.3, 0.9)
+"""A node whose line breaks before the proof tries again: it may have been pushed out by a crowd of strangers."""
 
 class Handler(Protocol):
     """What the coordinator does with its nodes. Called from network threads: be quick and thread-safe.
@@ -105,8 +87,9 @@ def _silence(settings: ControlSettings) -> Silence:
 class NodeConnection:
     """The coordinator's end of one node's stream."""
 
-    def __init__(self, settings: ControlSettings, context: Any) -> None:
+    def __init__(self, settings: ControlSettings, context: Any, peer: str) -> None:
         self._context = context
+        self._peer = peer
         self._settings = settings
         self._outbox: Outbox[CoordinatorMessage] = Outbox(
             lambda: CoordinatorMessage(heartbeat=Heartbeat()), **_outbox(settings)
@@ -121,7 +104,7 @@ class NodeConnection:
         context.add_callback(self._outbox.finish)
 
     def __str__(self) -> str:
-        return f"node={self.hello.node} gang={self.hello.gang} peer={self._context.peer()}"
+        return f"node={self.hello.node} gang={self.hello.gang} peer={self._peer}"
 
     def send(self, message: CoordinatorMessage) -> None:
         """Queue a message; never blocks. A node that does not keep up is given up: ``left`` says so."""
@@ -195,16 +178,24 @@ class ControlServer:
         settings: ControlSettings | None = None,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
+        check_secret(secret)
         self._handler = handler
-        self._token = _token(secret)
+        self._secret = secret
         self._settings = settings or ControlSettings()
         self._connections: set[NodeConnection] = set()
         self._lock = threading.Lock()
         self._closing = False
-        self._pool = ThreadPoolExecutor(self._settings.max_nodes, thread_name_prefix="tidegate-control")
-        self._server = self._make_server()
-        self.address = f"{advertise or bind}:{self._listen(bind, credentials)}"
+        self._refusals = LogBudget(log)
+        self._port = ControlPort(
+            bind, waiting_max=self._settings.max_newcomers, patience_s=self._settings.handshake_s
+        )
+        self.address = f"{advertise or bind}:{self._port.port}"
+        streams = self._settings.max_nodes + self._settings.max_newcomers + 1
+        self._pool = ThreadPoolExecutor(streams, thread_name_prefix="tidegate-control")
+        self._server = self._make_server(streams)
+        self._listen(credentials)
         self._server.start()
+        self._port.start(self._broken)
         self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look, self._broken)
 
     def close(self, grace_s: float = 2.0) -> None:
@@ -214,47 +205,64 @@ class ControlServer:
         with self._lock:
             self._closing = True
             connections = list(self._connections)
+        self._port.refuse()
         for connection in connections:
             connection.finish()
         self._server.stop(grace_s).wait()
+        self._port.close(grace_s)
         self._watch.close(grace_s)
         self._pool.shutdown(wait=True)
 
-    def _make_server(self) -> Any:
-        attend = grpc.stream_stream_rpc_method_handler(
-            self._attend,
-            request_deserializer=NodeMessage.FromString,
-            response_serializer=CoordinatorMessage.SerializeToString,
-        )
+    def _make_server(self, streams: int) -> Any:
+        attend = grpc.stream_stream_rpc_method_handler(self._attend)
         return grpc.server(
             self._pool,
             handlers=[grpc.method_handlers_generic_handler(SERVICE, {METHOD: attend})],
-            options=[*_options(self._settings), ("grpc.so_reuseport", 0)],
-            maximum_concurrent_rpcs=self._settings.max_nodes,
+            options=[*_options(self._settings), ("grpc.max_concurrent_streams", 1)],
+            maximum_concurrent_rpcs=streams,
         )
 
-    def _listen(self, bind: str, credentials: grpc.ServerCredentials | None) -> int:
+    def _listen(self, credentials: grpc.ServerCredentials | None) -> None:
+        target = f"unix:{self._port.target}"
         try:
             if credentials is None:
-                return int(self._server.add_insecure_port(f"{bind}:0"))
-            return int(self._server.add_secure_port(f"{bind}:0", credentials))
+                self._server.add_insecure_port(target)
+            else:
+                self._server.add_secure_port(target, credentials)
         except RuntimeError as error:
             self._pool.shutdown()
-            raise InvalidUseError(f"cannot listen for nodes: {error} bind={bind}") from error
+            self._port.close(0.0)
+            raise InvalidUseError(f"cannot listen for nodes: {error} address={self.address}") from error
 
-    def _attend(self, requests: Iterator[NodeMessage], context: Any) -> Iterator[CoordinatorMessage]:
-        given = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
-        if not hmac.compare_digest(str(given).encode(), self._token.encode()):
-            log.warning("refused a node with a wrong token peer=%s", context.peer())
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
-        connection = NodeConnection(self._settings, context)
+    def _attend(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        try:
+            session = yield from self._prove(requests)
+        except ProtocolError as error:
+            self._refusals.warning("refused a node: %s peer=%s", error, self._port.address_of(context.peer()))
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the secret is wrong")
+        except grpc.RpcError:
+            return  # it left, or was too slow
+        connection = NodeConnection(self._settings, context, self._port.admit(context.peer()))
         with self._lock:
             if self._closing:
                 return
-            self._connections.add(connection)
-        serve = partial(self._serve, connection, requests)
+            taken = len(self._connections) < self._settings.max_nodes
+            if taken:
+                self._connections.add(connection)
+        if not taken:
+            limit = f"it takes no more than {self._settings.max_nodes} nodes at once"
+            self._refusals.warning("refused a node: %s %s", limit, connection)
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, limit)
+        messages = opened(requests, session, NodeMessage)
+        serve = partial(self._serve, connection, messages)
         supervised("tidegate-control-read", serve, partial(self._reader_died, connection)).start()
-        yield from connection.outgoing()
+        yield from sealed(connection.outgoing(), session)
+
+    def _prove(self, requests: Iterator[bytes]) -> Generator[bytes, None, Session]:
+        """Blocks for two messages; the port closes who lets it wait."""
+        proof = DriverProof(self._secret, secrets.token_bytes(NONCE_BYTES), next(requests, b""))
+        yield proof.answer
+        return proof.proved(next(requests, b""))
 
     def _serve(self, connection: NodeConnection, requests: Iterator[NodeMessage]) -> None:
         try:
@@ -333,14 +341,13 @@ class ControlClient:
         self._silence = _silence(self._settings)
         self._error: Exception | None = None
         self._closing = False
-        token = _token(secret)
+        check_secret(secret)
+        self._secret = secret
+        self._over = threading.Event()
         self._channel = _channel(address, self._settings, credentials, server_name)
-        attend = self._channel.stream_stream(
-            f"/{SERVICE}/{METHOD}",
-            request_serializer=NodeMessage.SerializeToString,
-            response_deserializer=CoordinatorMessage.FromString,
-        )
-        self._call = attend(iter(self._outbox), metadata=((TOKEN_KEY, token),))
+        self._attend = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        self._line = Line(secret, self._outbox)
+        self._call = self._attend(self._line.outgoing())
         self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look, self._died)
         self._reader = supervised("tidegate-control-read", self._read, self._died)
         self._reader.start()
@@ -362,6 +369,7 @@ class ControlClient:
         self._outbox.finish()
         if self._reader is not threading.current_thread():
             self._reader.join(grace_s)
+        self._over.set()
         self._call.cancel()
         self._channel.close()
         self._watch.close(grace_s)
@@ -369,18 +377,36 @@ class ControlClient:
             self._reader.join(grace_s)
 
     def _read(self) -> None:
-        error: Exception
-        try:
-            for message in self._call:
-                self._silence.heard(1000 * time.monotonic())
-                if message.WhichOneof("body") not in ("heartbeat", None) and not self._closing:
-                    self._on_message(message)
-            error = RetryableError(f"the coordinator ended the stream address={self._address}")
-        except grpc.RpcError as failure:
-            error = _translate(failure, self._address)
+        error = self._read_line()
+        for pause_s in RETRY_PAUSES_S:
+            known = self._line.session is not None or self._error is not None
+            if known or not isinstance(error, NodeUnreachable) or self._closing or self._over.wait(pause_s):
+                break
+            self._line = Line(self._secret, self._outbox)
+            self._call = self._attend(self._line.outgoing())
+            error = self._read_line()
         self._outbox.finish()
         if not self._closing:
             self._on_lost(self._error or error)
+
+    def _read_line(self) -> Exception:
+        """Read one try to its end: why it ended."""
+        try:
+            session = self._line.answered(next(self._call))
+            for message in opened(self._call, session, CoordinatorMessage):
+                self._silence.heard(1000 * time.monotonic())
+                if message.WhichOneof("body") not in ("heartbeat", None) and not self._closing:
+                    self._on_message(message)
+            return RetryableError(f"the coordinator ended the stream address={self._address}")
+        except grpc.RpcError as failure:
+            return _translate(failure, self._address)
+        except StopIteration:
+            return NodeUnreachable(f"the coordinator says nothing address={self._address}")
+        except TidegateError as failure:
+            self._call.cancel()
+            return RetryableError(f"the coordinator is not to be trusted: {failure} address={self._address}")
+        finally:
+            self._line.over()
 
     def _look(self, now: float) -> None:
         if self._silence.look(1000 * now):
@@ -399,16 +425,13 @@ class ControlClient:
         self._call.cancel()
 
 
-def _token(secret: bytes) -> str:
-    check_secret(secret)
-    return hmac.new(secret, b"tidegate control plane 1", hashlib.sha256).hexdigest()
-
-
 def _options(settings: ControlSettings) -> list[tuple[str, int | str]]:
     return [
-        ("grpc.max_send_message_length", settings.max_message_bytes),
-        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes + TAG_BYTES),
+        ("grpc.max_receive_message_length", settings.max_message_bytes + TAG_BYTES),
         ("grpc.enable_http_proxy", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.use_local_subchannel_pool", 1),  # a line of its own for each of several nodes in one process
     ]
 
 
@@ -428,6 +451,8 @@ def _translate(error: grpc.RpcError, address: str) -> Exception:
     match code:
         case grpc.StatusCode.UNAUTHENTICATED:
             return FencedError(f"the coordinator refused this node: {details} address={address}")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return RetryableError(f"the coordinator refused this node: {details} address={address}")
         case grpc.StatusCode.UNAVAILABLE:
             return NodeUnreachable(f"the coordinator cannot be reached: {details} address={address}")
         case _:

@@ -2,13 +2,12 @@
 
 Three hello frames: the acceptor's challenge, the connector's claim (which channel, which gang) and the
 acceptor's verdict. Claim and verdict are signed with the job's secret over both sides' random numbers, so
-nothing can be replayed and the secret never travels. Pure: the random numbers come in as arguments.
+nothing can be replayed and the secret never travels. Pure: the random numbers come in as arguments. The control line has
+its own, in ``prove``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,12 +15,11 @@ from enum import IntEnum
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError
 from tidegate.ids import U32_LIMIT, U64_LIMIT
 from tidegate.wire.frames import Bytes
+from tidegate.wire.seal import NONCE_BYTES, Session, check_nonce, is_signed, sign
+from tidegate.wire.seal import TAG_BYTES as MAC_BYTES
 from tidegate.wire.transport import ChannelId
 
 MAGIC = b"tidegate1"
-NONCE_BYTES = 32
-MAC_BYTES = 32
-SECRET_BYTES_MIN = 16
 
 _CLAIM = struct.Struct("<QIII")
 _VERDICT = struct.Struct("<BQ")
@@ -54,15 +52,9 @@ class Verdict:
     gang: int
 
 
-def check_secret(secret: bytes) -> None:
-    """Refuse a secret that could be guessed."""
-    if len(secret) < SECRET_BYTES_MIN:
-        raise InvalidUseError(f"the job's secret is too short, use at least {SECRET_BYTES_MIN} random bytes")
-
-
 def pack_challenge(nonce: bytes) -> bytes:
     """The acceptor's first words."""
-    _check_nonce(nonce)
+    check_nonce(nonce)
     return MAGIC + nonce
 
 
@@ -76,14 +68,14 @@ def check_challenge(data: Bytes) -> bytes:
 
 def pack_claim(secret: bytes, challenge: bytes, nonce: bytes, claim: Claim) -> bytes:
     """The connector's answer to a challenge."""
-    _check_nonce(nonce)
+    check_nonce(nonce)
     channel = claim.channel
     if not 0 <= claim.gang < U64_LIMIT:
         raise InvalidUseError(f"a gang number has 64 bits gang={claim.gang}")
     if not all(0 <= number < U32_LIMIT for number in (channel.edge, channel.sender, channel.receiver)):
         raise InvalidUseError(f"a channel's numbers have 32 bits channel={channel}")
     body = nonce + _CLAIM.pack(claim.gang, channel.edge, channel.sender, channel.receiver)
-    return body + _sign(secret, b"claim", challenge, body)
+    return body + sign(secret, b"claim", challenge, body)
 
 
 def open_claim(secret: bytes, challenge: bytes, data: Bytes) -> Claim:
@@ -92,7 +84,7 @@ def open_claim(secret: bytes, challenge: bytes, data: Bytes) -> Claim:
     if len(claim) != _CLAIM_BYTES:
         raise CorruptDataError(f"a claim has {_CLAIM_BYTES} bytes length={len(claim)}")
     body, mac = claim[:-MAC_BYTES], claim[-MAC_BYTES:]
-    if not hmac.compare_digest(mac, _sign(secret, b"claim", challenge, body)):
+    if not is_signed(mac, secret, b"claim", challenge, body):
         raise ProtocolError("the peer does not know the job's secret")
     gang, edge, sender, receiver = _CLAIM.unpack(body[NONCE_BYTES:])
     return Claim(gang, ChannelId(edge, sender, receiver))
@@ -101,7 +93,7 @@ def open_claim(secret: bytes, challenge: bytes, data: Bytes) -> Claim:
 def pack_verdict(secret: bytes, challenge: bytes, claim: bytes, verdict: Verdict) -> bytes:
     """The acceptor's signed decision on a packed claim."""
     body = _VERDICT.pack(verdict.answer, verdict.gang)
-    return body + _sign(secret, b"verdict", challenge + claim, body)
+    return body + sign(secret, b"verdict", challenge + claim, body)
 
 
 def open_verdict(secret: bytes, challenge: bytes, claim: bytes, data: Bytes) -> Verdict:
@@ -112,7 +104,7 @@ def open_verdict(secret: bytes, challenge: bytes, claim: bytes, data: Bytes) -> 
     if len(verdict) != _VERDICT_BYTES:
         raise CorruptDataError(f"a verdict has {_VERDICT_BYTES} bytes length={len(verdict)}")
     body, mac = verdict[:-MAC_BYTES], verdict[-MAC_BYTES:]
-    if not hmac.compare_digest(mac, _sign(secret, b"verdict", challenge + claim, body)):
+    if not is_signed(mac, secret, b"verdict", challenge + claim, body):
         raise ProtocolError("the peer does not know the job's secret")
     number, gang = _VERDICT.unpack(body)
     try:
@@ -121,12 +113,6 @@ def open_verdict(secret: bytes, challenge: bytes, claim: bytes, data: Bytes) -> 
         raise ProtocolError(f"unknown answer answer={number}") from None
 
 
-def _check_nonce(nonce: bytes) -> None:
-    if len(nonce) != NONCE_BYTES:
-        raise InvalidUseError(f"a nonce has {NONCE_BYTES} bytes length={len(nonce)}")
-
-
-def _sign(secret: bytes, role: bytes, context: bytes, body: bytes) -> bytes:
-    # The role keeps a claim from passing as a verdict; all parts but the body have a fixed length, so none
-    # can slide.
-    return hmac.digest(secret, role + b"\0" + context + body, hashlib.sha256)
+def data_session(secret: bytes, challenge: bytes, claim: bytes, *, dialled: bool) -> Session:
+    """What tags the bytes of the channel that this challenge and this claim have opened."""
+    return Session.of(secret, b"data", challenge + claim, dialled=dialled)

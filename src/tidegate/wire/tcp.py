@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +31,7 @@ from tidegate.wire.arrow import Message, check_schema
 from tidegate.wire.channel import InboundChannel, TcpOutbound
 from tidegate.wire.connection import Connection, PlainConnection, TlsConnection, TlsContexts
 from tidegate.wire.frames import (
+    HEADER_BYTES,
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
     FrameDecoder,
@@ -40,19 +40,21 @@ from tidegate.wire.frames import (
     pack_reason,
     unpack_reason,
 )
+from tidegate.wire.gate import Gate, LogBudget, Newcomer
 from tidegate.wire.handshake import (
-    NONCE_BYTES,
     Answer,
     Claim,
     Verdict,
     check_challenge,
-    check_secret,
+    data_session,
     open_claim,
     open_verdict,
     pack_challenge,
     pack_claim,
     pack_verdict,
 )
+from tidegate.wire.seal import NONCE_BYTES, check_secret
+from tidegate.wire.sealed import SealedConnection
 from tidegate.wire.transport import (
     CONNECT_TIMEOUT_S,
     ChannelId,
@@ -64,7 +66,6 @@ from tidegate.wire.transport import (
 
 log = logging.getLogger("tidegate.wire")
 
-LISTEN_BACKLOG = 128
 RETRY_FIRST_S = 0.02
 RETRY_MOST_S = 0.5
 
@@ -78,9 +79,7 @@ class TcpSettings:
     close_timeout_s: float = 5.0
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_newcomers: int = 256
-    """Connections that have not finished their handshake; more are closed at once, and their peers try
-    again.
-    """
+    """Connections that have not proved themselves; more push one another out, and nodes among them try again."""
 
 
 class _Reports:
@@ -123,10 +122,12 @@ class TcpTransport:
         bind: str = "127.0.0.1",
         advertise: str | None = None,
         tls: TlsContexts | None = None,
+        sealed: bool = False,
         settings: TcpSettings | None = None,
     ) -> None:
         check_secret(secret)
         self._secret = secret
+        self._sealed = sealed
         self._gang = gang
         self._tls = tls
         self._settings = settings or TcpSettings()
@@ -138,12 +139,19 @@ class TcpTransport:
         self._inbound: dict[ChannelId, InboundChannel] = {}
         self._connections: set[Connection] = set()
         self._threads: set[threading.Thread] = set()
-        self._newcomers = 0
+        self._refusals = LogBudget(log)
         self._hub = InProcessHub()
         self._local = InProcessTransport(self._hub, self._reports)
-        self._listener = _listen(bind)
-        self._address = f"{advertise or bind}:{self._listener.getsockname()[1]}"
-        self._spawn("tidegate-accept", self._accept_all)
+        self._gate = Gate(
+            bind,
+            "data channels",
+            self._greeted,
+            waiting_max=self._settings.max_newcomers,
+            patience_s=self._settings.handshake_timeout_s,
+            greet=self._greeting,
+        )
+        self._address = f"{advertise or bind}:{self._gate.port}"
+        self._spawn("tidegate-accept", self._gate.run)
 
     @property
     def address(self) -> str:
@@ -202,9 +210,7 @@ class TcpTransport:
             self._closing.set()
             self._changed.notify_all()
             connections = list(self._connections)
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._gate.close()
         for connection in connections:
             connection.cut()
         self._local.close()
@@ -225,16 +231,16 @@ class TcpTransport:
         connection = self._open(sock, deadline, server=False, host=host)
         try:
             _agree_on_keys(connection)
-            self._claim(connection, channel)
+            speaking = self._claim(connection, channel)
             connection.set_deadline(None)
         except BaseException:
             self._release(connection)
             raise
-        outbound = TcpOutbound(channel, connection, self._reports, lambda: self._release(connection))
+        outbound = TcpOutbound(channel, speaking, self._reports, lambda: self._release(connection))
         outbound.start(self._spawn)
         return outbound
 
-    def _claim(self, connection: Connection, channel: ChannelId) -> None:
+    def _claim(self, connection: Connection, channel: ChannelId) -> Connection:
         try:
             challenge = check_challenge(_read_hello(connection))
             claim = pack_claim(
@@ -245,6 +251,7 @@ class TcpTransport:
         except ProtocolError as error:
             raise RetryableError(f"the peer was refused: {error} channel={channel}") from error
         self._obey(verdict, channel)
+        return self._speaking(connection, challenge, claim, dialled=True)
 
     def _obey(self, verdict: Verdict, channel: ChannelId) -> None:
         match verdict.answer:
@@ -261,28 +268,15 @@ class TcpTransport:
 
     # -- accepting --------------------------------------------------------------------------
 
-    def _accept_all(self) -> None:
-        while not self._closing.is_set():
-            try:
-                sock, peer = self._listener.accept()
-            except OSError as error:
-                if not self._closing.wait(RETRY_FIRST_S):
-                    log.warning("cannot accept a data connection: %s", error)
-                continue
-            if self._newcomers >= self._settings.max_newcomers:
-                log.warning("too many data connections at once, closed one peer=%s", peer)
-                sock.close()
-                continue
-            with self._changed:
-                self._newcomers += 1
-            self._spawn(f"tidegate-read-{peer[1]}", partial(self._serve, sock, f"{peer[0]}:{peer[1]}"))
+    def _greeting(self) -> bytes:
+        """What a newcomer hears first. Under TLS the dialler speaks first, and the challenge comes after the keys."""
+        return b"" if self._tls is not None else _hello(pack_challenge(secrets.token_bytes(NONCE_BYTES)))
 
-    def _serve(self, sock: socket.socket, peer: str) -> None:
-        try:
-            admitted = self._admit(sock, peer)
-        finally:
-            with self._changed:
-                self._newcomers -= 1
+    def _greeted(self, newcomer: Newcomer) -> None:
+        self._spawn(f"tidegate-read-{newcomer.peer}", partial(self._serve, newcomer))
+
+    def _serve(self, newcomer: Newcomer) -> None:
+        admitted = self._admit(newcomer)
         if admitted is None:
             return
         channel, connection, inbound = admitted
@@ -291,32 +285,39 @@ class TcpTransport:
         self._release(connection)
         self._reports.closed(channel, error)
 
-    def _admit(self, sock: socket.socket, peer: str) -> tuple[ChannelId, Connection, InboundChannel] | None:
+    def _admit(self, newcomer: Newcomer) -> tuple[ChannelId, Connection, InboundChannel] | None:
         connection: Connection | None = None
         try:
             deadline = time.monotonic() + self._settings.handshake_timeout_s
-            connection = self._open(sock, deadline, server=True, host="")
+            connection = self._open(newcomer.sock, deadline, server=True, host="")
             _agree_on_keys(connection)
-            channel, schema = self._judge(connection)
+            channel, schema, speaking = self._judge(connection, newcomer)
         except Exception as error:  # whatever a stranger's bytes do, they cost a connection and not the node
-            log.warning("refused a data connection: %s peer=%s gang=%d", error or repr(error), peer, self._gang)
+            self._refusals.warning(
+                "refused a data connection: %s peer=%s gang=%d", error or repr(error), newcomer.peer, self._gang
+            )
+            self._gate.leave(newcomer)
             self._release(connection)
-            sock.close()
+            newcomer.sock.close()
             return None
         limit = self._settings.max_frame_bytes
-        inbound = InboundChannel(channel, schema, connection, self._reports, limit)
+        inbound = InboundChannel(channel, schema, speaking, self._reports, limit)
         self._inbound[channel] = inbound
         return channel, connection, inbound
 
-    def _judge(self, connection: Connection) -> tuple[ChannelId, pa.Schema]:
-        challenge = pack_challenge(secrets.token_bytes(NONCE_BYTES))
-        connection.send(pack_frame(FrameType.HELLO, challenge))
+    def _judge(self, connection: Connection, newcomer: Newcomer) -> tuple[ChannelId, pa.Schema, Connection]:
+        greeting = newcomer.greeting
+        if not greeting:
+            greeting = _hello(pack_challenge(secrets.token_bytes(NONCE_BYTES)))
+            connection.send(greeting)
+        challenge = greeting[HEADER_BYTES:]
         packed = _read_hello(connection)
         try:
             claim = open_claim(self._secret, challenge, packed)
         except TidegateError:
             connection.send(pack_frame(FrameType.ABORT, pack_reason("the secret is wrong")))
             raise
+        self._gate.leave(newcomer)
         decision = self._decide(claim)
         answer = decision if isinstance(decision, Answer) else Answer.ACCEPTED
         verdict = pack_verdict(self._secret, challenge, packed, Verdict(answer, self._gang))
@@ -324,7 +325,13 @@ class TcpTransport:
         connection.send(pack_frame(FrameType.HELLO, verdict))
         if isinstance(decision, Answer):
             raise ProtocolError(f"{decision.name} channel={claim.channel} claimed_gang={claim.gang}")
-        return claim.channel, decision
+        return claim.channel, decision, self._speaking(connection, challenge, packed, dialled=False)
+
+    def _speaking(self, connection: Connection, challenge: bytes, claim: bytes, *, dialled: bool) -> Connection:
+        """What carries the channel's frames, now that both ends know each other."""
+        if not self._sealed:
+            return connection
+        return SealedConnection(connection, data_session(self._secret, challenge, claim, dialled=dialled))
 
     def _decide(self, claim: Claim) -> pa.Schema | Answer:
         if claim.gang != self._gang:
@@ -367,8 +374,8 @@ class TcpTransport:
     def _spawn(self, name: str, target: Callable[[], None]) -> threading.Thread:
         thread = supervised(name, partial(self._run, target), self._reports.broken)
         with self._changed:  # started under the lock: close() must not find one that it can't wait for yet
-            self._threads.add(thread)
             thread.start()
+            self._threads.add(thread)
         return thread
 
     def _run(self, target: Callable[[], None]) -> None:
@@ -388,16 +395,8 @@ class TcpTransport:
             log.warning("network threads did not end in time threads=%s", ",".join(late))
 
 
-def _listen(bind: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.bind((bind, 0))
-        listener.listen(LISTEN_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise InvalidUseError(f"cannot listen for data channels: {error} bind={bind}") from error
-    return listener
+def _hello(payload: bytes) -> bytes:
+    return pack_frame(FrameType.HELLO, payload)
 
 
 def _split_address(address: str) -> tuple[str, int]:
