@@ -1,4 +1,4 @@
-"""What docs/proof.md names exists: every file, every test, and the numbers it gives."""
+"""What docs/proof.md and docs/operations.md name exists: every file, every test, and the numbers that are stated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,20 @@ def functions_of(path: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_what_the_proof_page_names_exists(name: str) -> None:
+OPERATIONS = (TESTS.parent / "docs" / "operations.md").read_text()
+SHOWN = sorted(set(re.findall(r"`([\w./-]+\.py(?:::\w+)?)`", OPERATIONS)))
+
+
+@pytest.mark.parametrize("name", sorted({*NAMED, *SHOWN}))
+def test_what_the_pages_name_exists(name: str) -> None:
     path, _, test = name.partition("::")
     assert (TESTS / path).is_file()
     assert not test or test in functions_of(TESTS / path)
+
+
+def test_every_fault_has_a_test() -> None:
+    rows = [line for line in OPERATIONS.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20 and all(".py" in row.rpartition(" | ")[2] for row in rows)
 
 
 def test_every_scenario_is_on_the_page() -> None:
