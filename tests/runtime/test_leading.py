@@ -236,6 +236,21 @@ def test_a_gang_is_complete_when_every_node_has_joined_once() -> None:
     assert gang.node_of(second) == 1 and gang.node_of(twice) is None
 
 
+def test_what_a_gang_is_told_says_term_and_gang_and_what_it_says_is_asked_for_them() -> None:
+    gang, told = GangState(3, 1, None, term=2), []
+    line = Line(0)
+    line.send = told.append  # type: ignore[method-assign, assignment]
+    assert gang.join(line.hello, line)
+    assert not gang.is_stale(pb.NodeMessage(gang=3)), "it was not welcomed yet"
+    gang.welcome()
+    gang.tell(0, pb.CoordinatorMessage(abort=pb.Abort(checkpoint_id=1)))
+    gang.stop("over")
+    assert [(each.term, each.gang) for each in told] == [(2, 3)] * 3
+    assert not gang.is_stale(pb.NodeMessage(term=2, gang=3))
+    for term, number in ((1, 3), (3, 3), (0, 3), (2, 2)):
+        assert gang.is_stale(pb.NodeMessage(term=term, gang=number))
+
+
 def failed(kind: FailureKind, message: str = "x") -> pb.Failed:
     words = {"error_type": kind.name, "message": message, "traceback": "its own traceback", "where": "f.py:3"}
     return pb.Failed(gang=3, kind=pb.CauseKind.Name(int(kind)), **words)  # type: ignore[arg-type]

@@ -157,6 +157,23 @@ def test_a_node_that_says_what_cannot_be_is_refused_and_the_leader_goes_on(body:
     assert world.leader.status == "FINISHED"
 
 
+def test_stale_commands_and_answers_are_refused_and_counted() -> None:
+    source, sink = GatedSource(events(2_000), fed=True), MemorySink()
+    world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
+    world.until(lambda: world.leader.status == "RUNNING")
+    gang = world.leader._gang
+    assert gang is not None
+    connection = gang.members[0].connection
+    connection.send(pb.CoordinatorMessage(term=gang.term, gang=gang.number + 7, stop=pb.Stop(reason="of another gang")))
+    stale = pb.NodeMessage(term=gang.term, gang=gang.number + 7, failed=pb.Failed(gang=gang.number, message="of another gang"))
+    world.leader.message(connection, stale)
+    while world.step():
+        pass
+    metrics = world.leader.metrics()
+    assert (world.leader.status, metrics["restarts"]) == ("FINISHED", 0)
+    assert metrics["stale_commands"] == 1 and metrics["stale_messages"] >= 1
+
+
 # -- where sources were --------------------------------------------------------------------------------------------
 
 

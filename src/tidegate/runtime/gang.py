@@ -76,8 +76,9 @@ class Member:
 class GangState:
     """Facts about the gang under way. Leader thread only."""
 
-    def __init__(self, number: int, size: int, manifest: CheckpointManifest | None) -> None:
+    def __init__(self, number: int, size: int, manifest: CheckpointManifest | None, term: int = 0) -> None:
         self.number = number
+        self.term = term
         self.manifest = manifest
         self._size = size
         self.members: dict[int, Member] = {}
@@ -110,12 +111,22 @@ class GangState:
         """Say something to one node, if it is there."""
         member = self.members.get(node)
         if member is not None:
-            member.connection.send(message)
+            member.connection.send(self._stamped(message))
 
     def tell_all(self, message: pb.CoordinatorMessage) -> None:
         """Say something to everyone."""
+        self._stamped(message)
         for member in self.members.values():
             member.connection.send(message)
+
+    def _stamped(self, message: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
+        message.term, message.gang = self.term, self.number
+        return message
+
+    def is_stale(self, message: pb.NodeMessage) -> bool:
+        """It was said in another gang, or to another leader. A node that was not welcomed yet knows no term."""
+        known = message.term == self.term or (message.term == 0 and not self.welcomed)
+        return message.gang != self.number or not known
 
     def stop(self, reason: str) -> None:
         """Ask every node to return by itself."""

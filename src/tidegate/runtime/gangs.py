@@ -45,6 +45,10 @@ class Owner(Protocol):
 
     job: str
 
+    @property
+    def term(self) -> int:
+        """The leader's term."""
+
     def handle(self, event: ev.Event) -> None:
         """A fact for the coordinator."""
 
@@ -102,6 +106,7 @@ class Gangs:
         self.restarts = Restarts(setup.restarts)
         self.totals = Totals()
         self.recoveries_ms: list[int] = []
+        self.stale_messages = 0
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -118,7 +123,7 @@ class Gangs:
         fresh = effect.manifest is None and savepoint is None  # an earlier log, in memory, may have had this number too
         self._setup.publisher.sweep(effect.gang + fresh, keep)
         manifest = savepoint.manifest if savepoint else effect.manifest
-        gang = self.gang = GangState(effect.gang, self._setup.parallelism, manifest)
+        gang = self.gang = GangState(effect.gang, self._setup.parallelism, manifest, self._owner.term)
         epoch = None if effect.manifest is None else effect.manifest.epoch
         self.totals.started(effect.gang, epoch)
         now_ms = self._clock.now_ms()
@@ -175,6 +180,13 @@ class Gangs:
         gang = self.gang
         node = gang.node_of(connection) if gang is not None else None
         if gang is None or node is None:
+            return
+        if gang.is_stale(message):
+            self.stale_messages += 1
+            log.warning(
+                "refused a stale message: term=%s gang=%s ours=%s/%s node=%s job=%s",
+                message.term, message.gang, gang.term, gang.number, node, self._owner.job,
+            )  # fmt: skip
             return
         match message.WhichOneof("body"):
             case "injection_ack":

@@ -161,8 +161,9 @@ def _unable(launch: Launch, index: int, error: Exception) -> str:
 
     control = _control(launch, lambda message: told.set(), on_lost, pb.Heartbeat)
     hello = pb.Hello(node=index, gang=launch.setup.gang, pid=os.getpid(), host=socket.gethostname(), unable=True)
-    control.send(pb.NodeMessage(hello=hello))
-    control.send(pb.NodeMessage(failed=last_words(launch.setup.gang, error)))
+    gang = launch.setup.gang
+    control.send(pb.NodeMessage(gang=gang, hello=hello))
+    control.send(pb.NodeMessage(gang=gang, failed=last_words(gang, error)))
     told.wait(launch.stall_timeout_s)  # for the driver's order to stop: then it has heard
     control.close()
     if lost:

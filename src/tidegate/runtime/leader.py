@@ -92,6 +92,12 @@ class Leader:
     def _gang(self) -> GangState | None:
         return self._gangs.gang
 
+    @property
+    def term(self) -> int:
+        """The slot of this leader's takeover. Only once it has taken over."""
+        assert self._machine.term is not None
+        return self._machine.term
+
     # -- before anything starts ------------------------------------------------------------------------------------
 
     def check(self) -> bool:
@@ -224,6 +230,7 @@ class Leader:
             **self._watch.metrics(),
             "put_retries": self._machine.metrics.put_retries,
             "publish_retries": self._machine.metrics.publish_retries,
+            "stale_messages": self._machine.metrics.stale_messages + self._gangs.stale_messages,
             "checkpoints_committed": self._committed,
             "restarts": self._gangs.restarts.total + self._patience.total,
             "recoveries_ms": list(self._gangs.recoveries_ms),

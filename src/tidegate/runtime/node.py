@@ -85,6 +85,8 @@ class Node:
         self._running = False
         self._connecting = False
         self._interrupted = False
+        self._term = 0
+        self._stale_commands = 0
         self._drained_said = False
         self._idle_ms = IDLE_WAIT_MS
         self._outcome: str | None = None
@@ -109,7 +111,7 @@ class Node:
         self._mailbox.post(partial(self._fail, death))
 
     def control_message(self, message: pb.CoordinatorMessage) -> None:
-        if message.WhichOneof("body") == "stop":
+        if message.WhichOneof("body") == "stop" and not self._is_stale(message):
             self._interrupt()
         self._mailbox.post(partial(self._commanded, message))
 
@@ -134,7 +136,7 @@ class Node:
             for channel, schema in self._assembly.inbound_remote():
                 transport.expect(channel, schema)
             hello = pb.Hello(node=self._setup.node, gang=self._setup.gang, address=transport.address, pid=pid, host=host)
-            control.send(pb.NodeMessage(hello=hello))
+            self._say(pb.NodeMessage(hello=hello))
             self._loop()
         except Exception as error:
             self._report(error)
@@ -172,7 +174,7 @@ class Node:
         if not self._drained_said and self._assembly.drained():
             self._drained_said = True
             self._say_progress()  # ahead of it: the counts of a finished job are final
-            self._control.send(pb.NodeMessage(drained=pb.Drained(gang=self._setup.gang)))
+            self._say(pb.NodeMessage(drained=pb.Drained(gang=self._setup.gang)))
 
     def _wait_ms(self) -> int | None:
         """Until the next timer, or until a source that had nothing is asked again: the longer it is idle, the later."""
@@ -187,7 +189,7 @@ class Node:
     def _report(self, error: Exception) -> None:
         """Tell the coordinator why this node fails."""
         self._outcome = f"failed: {error!r}"
-        self._control.send(pb.NodeMessage(failed=last_words(self._setup.gang, error)))
+        self._say(pb.NodeMessage(failed=last_words(self._setup.gang, error)))
 
     def abandon(self) -> None:
         """Let go of everything that a node has before ``run``: its lines could not be opened."""
@@ -204,7 +206,7 @@ class Node:
     def _close(self) -> None:
         self._each(self._say_progress, self._assembly.close, self._transport.close)
         self._each(self._threads.close, self._assembly.close_writers)
-        self._control.send(pb.NodeMessage(stopped=pb.Stopped(gang=self._setup.gang)))
+        self._say(pb.NodeMessage(stopped=pb.Stopped(gang=self._setup.gang)))
 
     # -- channels --------------------------------------------------------------------------------------------------
 
@@ -258,7 +260,25 @@ class Node:
 
     # -- commands --------------------------------------------------------------------------------------------------
 
+    def _say(self, message: pb.NodeMessage) -> None:
+        message.term, message.gang = self._term, self._setup.gang
+        self._control.send(message)
+
+    def _is_stale(self, message: pb.CoordinatorMessage) -> bool:
+        """It comes from a leader that was replaced, or is for another gang. Who is turned away at the door is told without a stamp."""
+        unstamped = not message.gang and not message.term
+        turned_away = message.WhichOneof("body") == "stop" and not self._running and unstamped
+        return not turned_away and (message.gang != self._setup.gang or message.term < self._term)
+
     def _commanded(self, message: pb.CoordinatorMessage) -> None:
+        if self._is_stale(message):
+            self._stale_commands += 1
+            log.warning(
+                "refused a stale command: term=%s gang=%s ours=%s/%s",
+                message.term, message.gang, self._term, self._setup.gang,
+            )  # fmt: skip
+            return
+        self._term = max(self._term, message.term)
         kind = message.WhichOneof("body")
         match kind:
             case "welcome":
@@ -319,7 +339,7 @@ class Node:
         for task in self._assembly.tasks:
             task.inject(command)
         ack = pb.InjectionAck(checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term)
-        self._control.send(pb.NodeMessage(injection_ack=ack))
+        self._say(pb.NodeMessage(injection_ack=ack))
 
     def _deadline(self, checkpoint_id: int) -> None:
         for task in self._assembly.tasks:
@@ -338,15 +358,16 @@ class Node:
     # -- reports ---------------------------------------------------------------------------------------------------
 
     def _say_prepared(self, ack: bytes) -> None:
-        self._control.send(pb.NodeMessage(prepared=pb.Prepared(json=ack)))
+        self._say(pb.NodeMessage(prepared=pb.Prepared(json=ack)))
 
     def _decline(self, checkpoint_id: int, error: TidegateError) -> None:
         declined = pb.Declined(checkpoint_id=checkpoint_id, gang=self._setup.gang, reason=str(error))
-        self._control.send(pb.NodeMessage(declined=declined))
+        self._say(pb.NodeMessage(declined=declined))
 
     def _say_progress(self) -> None:
-        report = json.dumps(self._assembly.metrics() | {"checkpoints": self._checkpointer.metrics()})
-        self._control.send(pb.NodeMessage(progress=pb.Progress(json=report.encode())))
+        mine = {"checkpoints": self._checkpointer.metrics(), "stale_commands": self._stale_commands}
+        report = json.dumps(self._assembly.metrics() | mine)
+        self._say(pb.NodeMessage(progress=pb.Progress(json=report.encode())))
 
     def _progress(self) -> None:
         self._say_progress()

@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.core.orders import CheckpointAborted, CheckpointCompleted
 from tidegate.core.prepare import PrepareAck
 
-COUNTS = ("rows_in", "rows_read", "rows_out", "unaligned_count", "threshold_switches", "total_inflight_bytes")
+COUNTS = ("rows_in", "rows_read", "rows_out", "unaligned_count", "threshold_switches", "total_inflight_bytes", "stale_commands")
 """What nodes count, all of them together."""
 
 

@@ -33,7 +33,9 @@ CAUSE_STORAGE_UNAVAILABLE: CauseKind
 CAUSE_STORAGE_REFUSED: CauseKind
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat")
+    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     INJECTION_ACK_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +45,8 @@ class NodeMessage(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    gang: int
     hello: Hello
     injection_ack: InjectionAck
     prepared: Prepared
@@ -52,7 +56,7 @@ class NodeMessage(_message.Message):
     failed: Failed
     stopped: Stopped
     heartbeat: Heartbeat
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("node", "gang", "address", "pid", "host", "unable")
@@ -147,7 +151,9 @@ class Doing(_message.Message):
     def __init__(self, what: _Optional[str] = ..., for_ms: _Optional[int] = ..., running: _Optional[bool] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "started", "inject", "promote", "abort", "committed", "finalize", "stop", "heartbeat", "drain")
+    __slots__ = ("term", "gang", "welcome", "started", "inject", "promote", "abort", "committed", "finalize", "stop", "heartbeat", "drain")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     INJECT_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +164,8 @@ class CoordinatorMessage(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    gang: int
     welcome: Welcome
     started: Started
     inject: Inject
@@ -168,7 +176,7 @@ class CoordinatorMessage(_message.Message):
     stop: Stop
     heartbeat: Heartbeat
     drain: Drain
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., promote: _Optional[_Union[Promote, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., finalize: _Optional[_Union[Finalize, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., promote: _Optional[_Union[Promote, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., finalize: _Optional[_Union[Finalize, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("node", "address")
