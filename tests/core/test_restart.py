@@ -137,6 +137,11 @@ def test_a_cause_counts_more_than_what_follows_from_it_else_the_first(known: Fai
     assert first_cause(first, second) is (second if ranks[new] < ranks[known] else first)
 
 
+def test_a_kind_that_nobody_knows_is_a_bug() -> None:
+    with pytest.raises(AssertionError):
+        first_cause(LOST, Failure(99, "x"))  # type: ignore[arg-type]
+
+
 # -- joining -----------------------------------------------------------------------------------------------------------
 
 GANG = Joining(size=3, limit_ms=60_000, started_ms=1_000)
