@@ -147,7 +147,7 @@ def test_uploads_that_nodes_cannot_make_are_reported_by_the_driver_with_their_re
     source.allow(10_000)
     (problem,) = until(lambda: [p for p in job.problems if p.times >= 2], "two failures", SLOW_S)
     assert problem.kind == "checkpoints" and "node 0" in problem.because and "quota" in problem.because
-    assert until(lambda: job.metrics()["upload_retries"]) >= 3
+    until(lambda: job.metrics()["upload_retries"] >= 3, "three tries in the metrics")
     assert job.status == "RUNNING" and job.metrics()["restarts"] == 0
     outage.on = False
     finished(job, source, out)
