@@ -44,8 +44,8 @@ ABORTS_PER_COLLECTION = 8
 class DistributedCheckpointCoordinator(Leader):
     """One leader's reign: made for one election. The next needs a new object with a new ``leader`` name."""
 
-    def __init__(self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str) -> None:
-        super().__init__(config, leader)
+    def __init__(self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0) -> None:
+        super().__init__(config, leader, host, pid)
         self.shape = shape
         self.attempt: Attempt | None = None
         self.threshold = config.adaptive_threshold
@@ -57,7 +57,6 @@ class DistributedCheckpointCoordinator(Leader):
         self._drained: set[int] = set()
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self._timer: int | None = None
-        self._wall_ms = 0
 
     def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[orders.Effect]:
         """Take a fact, give the orders that follow, to be performed in this order.
@@ -90,6 +89,8 @@ class DistributedCheckpointCoordinator(Leader):
                 self._log_read(event, now_ms)
             case events.PutAnswered():
                 self._put_answered(event, now_ms)
+            case events.LogChecked():
+                self._log_checked(event, now_ms)
             case events.TriggerRequested():
                 self._requested(event)
             case events.CancelRequested():
@@ -160,8 +161,8 @@ class DistributedCheckpointCoordinator(Leader):
 
     def _trigger_due_ms(self, now_ms: int) -> int | None:
         """When the next attempt may start; ``None`` while none may."""
-        if self.mode is not Mode.RUNNING or self.attempt is not None:
-            return None
+        if self.mode is not Mode.RUNNING or self.attempt is not None or self._appender.is_open:
+            return None  # a put that is open now is a base's, and takes the next slot
         if self._publisher.backlog > UNPUBLISHED_STEPS_MAX:
             return None  # every manifest would carry more and more
         if self._all_drained():
@@ -388,7 +389,8 @@ class DistributedCheckpointCoordinator(Leader):
             )
 
     def _set_timer(self, now_ms: int) -> None:
-        times = [self._appender.deadline_ms, self._publisher.deadline_ms, self._trigger_due_ms(now_ms)]
+        asking = (self._appender, self._confirmer, self._publisher)
+        times = [self._trigger_due_ms(now_ms), *(each.deadline_ms for each in asking)]
         if self.attempt is not None:
             times.append(self.attempt.deadline_ms(self.config))
         at_ms = min((time for time in times if time is not None), default=None)

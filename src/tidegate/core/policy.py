@@ -18,7 +18,8 @@ class DistributedCheckpointConfig:
     where learning begins. ``node_snapshot_timeout_ms`` is
     how long no further node may report before the checkpoint is given up. A put that stays unanswered for
     ``put_give_up_ms``, or a publish that failed ``publish_tries_max`` times in a row, makes the leader step
-    down: nothing else would be safe.
+    down: nothing else would be safe. After ``base_every`` entries the log is summed up by another one, and what lies before the
+    last but one of those is trimmed.
     """
 
     checkpoint_interval_ms: int | None = 30_000
@@ -38,6 +39,7 @@ class DistributedCheckpointConfig:
     put_give_up_ms: int = 600_000
     publish_retry_ms: int = 500
     publish_tries_max: int = 20
+    base_every: int = 64
 
     def __post_init__(self) -> None:
         if self.max_concurrent_checkpoints != 1:
@@ -60,6 +62,7 @@ class DistributedCheckpointConfig:
             "put_give_up_ms",
             "publish_retry_ms",
             "publish_tries_max",
+            "base_every",
         ):
             _check_at_least(1, name, getattr(self, name))
         _check_at_least(0, "unaligned_threshold_ms", self.unaligned_threshold_ms)

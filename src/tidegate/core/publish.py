@@ -28,7 +28,7 @@ _Step: TypeAlias = Hide | _Show
 class Publisher:
     """The steps still to do. ``outstanding`` is the order that waits for its answer."""
 
-    __slots__ = ("_failures", "_retry_at", "_retry_ms", "_steps", "_tries_max", "_unpublished", "outstanding")
+    __slots__ = ("_failures", "_retry_at", "_retry_ms", "_steps", "_tries_max", "_unpublished", "outstanding", "why")
 
     def __init__(self, retry_ms: int, tries_max: int) -> None:
         self._retry_ms, self._tries_max = retry_ms, tries_max
@@ -36,6 +36,7 @@ class Publisher:
         self._unpublished: dict[CommittableKey, CommittableEntry] = {}
         self._failures = 0
         self._retry_at: int | None = None
+        self.why = ""
         self.outstanding: Hide | Publish | None = None
 
     @property
@@ -99,13 +100,13 @@ class Publisher:
         self._failures, self.outstanding = 0, None
         return True
 
-    def failed(self, now_ms: int, epoch: int | None = None, gang: int | None = None) -> bool:
+    def failed(self, now_ms: int, why: str, epoch: int | None = None, gang: int | None = None) -> bool:
         """The outstanding step is not done and will be tried again. False: not what was asked for."""
         if not self._is_outstanding(epoch, gang):
             return False
         self._retry_at = now_ms + (self._retry_ms << min(self._failures, BACKOFF_DOUBLINGS_MAX))
         self._failures += 1
-        self.outstanding = None
+        self.outstanding, self.why = None, why
         return True
 
     def _order(self, step: _Step, gang: int) -> Hide | Publish | None:

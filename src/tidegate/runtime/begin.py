@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -78,7 +80,11 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     _check_bounds(plan, options)
     secret = secrets.token_bytes(32)
     coordinator = DistributedCheckpointCoordinator(
-        plan_shape(plan, options.parallelism), coordinator_config(options.checkpoint), leader=secrets.token_hex(8)
+        plan_shape(plan, options.parallelism),
+        coordinator_config(options.checkpoint),
+        leader=secrets.token_hex(8),
+        host=socket.gethostname(),
+        pid=os.getpid(),
     )
     base = NodeSetup(
         plan=plan,

@@ -38,7 +38,7 @@ from tidegate.runtime.gang import Cause, GangState, Launcher, NodeConnection, ca
 from tidegate.runtime.host import Launch
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.mailbox import Mailbox
-from tidegate.runtime.report import aborted, added_up, committed
+from tidegate.runtime.report import aborted, added_up, committed, stepped_down
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.savepoint import Savepoint
 from tidegate.runtime.sinks import Publisher
@@ -323,12 +323,12 @@ class Leader:
             case do.PutEntry():
                 self._later("log", self._chores.put, effect)
             case do.ReadLog():
-                self._later("log", self._chores.read, effect.from_slot)
+                self._later("log", self._chores.read, None)
+            case do.CheckLog():
+                self._later("log", self._chores.check, effect.slot)
             case do.WriteLatestHint():
                 self._later("hint", self._chores.write_hint, effect.epoch)
-            case do.WriteSummary():
-                self._later("hint", self._chores.write_summary, effect.summary)
-            case do.CollectGarbage():
+            case do.CollectGarbage() | do.TrimLog():
                 if self._chores.want_collected(effect):
                     self._later("garbage", self._chores.collect_wanted, None)
             case do.Publish():
@@ -336,7 +336,7 @@ class Leader:
             case do.Hide():
                 self._later("sinks", self._chores.hide, effect)
             case do.ResolveRestore():
-                self._choose_restore()
+                self._later("log", self._decide, RESTORE_TRIES)
             case do.StartGang():
                 self._start_gang(effect)
             case do.StopGang():
@@ -350,7 +350,7 @@ class Leader:
             case do.JobStopped():
                 self._finish("STOPPED")
             case do.StepDown():
-                self._fail(Cause(f"another driver has taken over this job: {effect.reason}"))
+                self._fail(Cause(stepped_down(effect.reason)))
             case _:
                 if self._gang is not None and self._gang.number == effect.stamp.gang:
                     self._gang.tell(effect.node, command(effect))
@@ -371,18 +371,18 @@ class Leader:
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 
-    def _choose_restore(self, tries: int = RESTORE_TRIES) -> None:
-        self._later("log", self._decide, tries)
-
     def _choose_again(self, tries: int, why: str) -> None:
         wait_ms = RESTORE_RETRY_MS << (RESTORE_TRIES - 1 - tries)
         log.warning("the store does not answer, looking again in %s ms: %s job=%s", wait_ms, why, self.job)
-        self._timers.at(self._clock.now_ms() + wait_ms, partial(self._choose_restore, tries))
+        self._timers.at(self._clock.now_ms() + wait_ms, partial(self._later, "log", self._decide, tries))
 
     def _decide(self, tries: int) -> ev.Event | None:
-        # The coordinator waits for this answer and changes nothing meanwhile, so its own view of the log is as good as a new one.
+        # The coordinator has looked into the log before it asked, and changes nothing until this is answered.
         try:
             decision = self._resolve(self._machine.log)
+            # Another leader may have collected what seems to be damaged.
+            if isinstance(decision, FallBack | Refuse) and (replaced := self._chores.replaced(self._machine.log.next_slot - 1)):
+                return replaced
         except RetryableError as error:
             if tries <= 1:
                 raise
