@@ -11,12 +11,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.core import events, orders
 from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
-from tidegate.core.lead import OVER
 from tidegate.core.log import Base, Commit, LogEntry, LogView, Restore, Takeover, decode_entry
 from tidegate.core.manifest import (
     CheckpointManifest,
@@ -26,6 +25,7 @@ from tidegate.core.manifest import (
     RunEntry,
     SourceOffsetEntry,
 )
+from tidegate.core.mode import OVER
 from tidegate.core.paths import JobPaths
 from tidegate.core.policy import DistributedCheckpointConfig
 from tidegate.core.prepare import PlanShape, PrepareAck, TaskReport
@@ -57,8 +57,8 @@ CONFIG = DistributedCheckpointConfig(
     put_give_up_ms=100_000,
     publish_retry_ms=10,
     publish_tries_max=1_000,
-    base_every=4,
 )
+TRIMMING = replace(CONFIG, base_every=4)
 
 
 class Violation(AssertionError):
@@ -220,7 +220,7 @@ class World:
         self,
         make: type[DistributedCheckpointCoordinator] = DistributedCheckpointCoordinator,
         collect: Callable[..., list[str]] = garbage,
-        config: DistributedCheckpointConfig = CONFIG,
+        config: DistributedCheckpointConfig = TRIMMING,
     ) -> None:
         self.make, self.collect, self.config = make, collect, config
         self.trimmable, self.may_go = trimmable, may_be_trimmed
@@ -337,7 +337,11 @@ class World:
             self.trimmed += self.slots.pop(trim[1].pop(), None) is not None
         else:
             self.trims.remove(trim)
-        self.start_of_log()
+            self.start_of_log()
+
+    def trim_all(self) -> None:
+        while self.trims:
+            self.trim(self.trims[0])
 
     def crash(self, reign: Reign, *, with_gang: bool) -> None:
         self.limbo += [order for order in reign.todo if isinstance(order, orders.PutEntry)]
@@ -648,8 +652,7 @@ class World:
     def settle_step(self, reign: Reign, target: int) -> None:
         for deletion in list(self.deletions):
             self.delete(deletion)
-        for trim in [trim for trim in self.trims for _ in range(len(trim[1]) + 1)]:
-            self.trim(trim)
+        self.trim_all()
         self.go_well(reign, ask=self.commits_landed < target)
 
     def go_well(self, reign: Reign, *, ask: bool = True) -> None:
@@ -732,5 +735,4 @@ def lead_on(world: World, reign: Reign, moments: int) -> None:
     for _ in range(moments):
         if reign in world.reigns:
             world.go_well(reign)
-        for trim in [trim for trim in world.trims for _ in range(len(trim[1]) + 1)]:
-            world.trim(trim)
+        world.trim_all()

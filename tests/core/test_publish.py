@@ -56,7 +56,7 @@ def test_a_failed_publish_is_tried_again_later_until_it_is_exhausted() -> None:
     sink.committed(manifest(1, A))
     for tries, wait_ms in enumerate((10, 20, 40), start=1):
         assert sink.next(0, 1_000 * tries) == Publish(1, 0, (A,))
-        assert sink.failed(1_000 * tries, epoch=1)
+        assert sink.failed(1_000 * tries, "no", epoch=1)
         assert sink.deadline_ms == 1_000 * tries + wait_ms
         assert sink.next(0, 1_000 * tries + wait_ms - 1) is None
     assert sink.exhausted
@@ -67,7 +67,7 @@ def test_a_success_forgets_the_failures() -> None:
     sink = publisher()
     sink.committed(manifest(1, A))
     sink.next(0, 0)
-    sink.failed(0, epoch=1)
+    sink.failed(0, "no", epoch=1)
     sink.next(0, 100)
     sink.succeeded(epoch=1)
     assert not sink.exhausted
@@ -80,7 +80,7 @@ def test_a_recovery_hides_first_and_then_publishes_the_head_again() -> None:
     sink.recover(HIDE, manifest(1, A))
     assert sink.next(4, 0) == HIDE
     assert not sink.succeeded(gang=3) and not sink.succeeded(epoch=1)
-    assert sink.failed(0, gang=4)
+    assert sink.failed(0, "no", gang=4)
     assert sink.next(4, 10) == HIDE
     assert sink.succeeded(gang=4)
     assert sink.next(4, 10) == Publish(1, 4, (A,))
@@ -96,11 +96,11 @@ def test_a_recovery_without_state_has_nothing_to_do() -> None:
 def test_answers_to_nothing_outstanding_are_not_taken() -> None:
     sink = publisher()
     assert not sink.succeeded(epoch=1)
-    assert not sink.failed(0, gang=1)
+    assert not sink.failed(0, "no", gang=1)
     sink.committed(manifest(1, A))
     sink.next(0, 0)
     assert not sink.succeeded(epoch=2)
-    assert not sink.failed(0, epoch=2)
+    assert not sink.failed(0, "no", epoch=2)
     assert sink.outstanding is not None
 
 

@@ -14,9 +14,10 @@ from typing import assert_never
 
 from tidegate.core import command, events, orders
 from tidegate.core.attempt import Attempt, CheckpointPhase, GiveUp, Promote, assemble
-from tidegate.core.lead import OVER, Leader, Mode
+from tidegate.core.lead import Leader
 from tidegate.core.log import Commit, encode_entry
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry, CommittableKey
+from tidegate.core.mode import OVER, Mode
 from tidegate.core.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.core.prepare import PlanShape, PrepareAck
 from tidegate.core.retain import kept_objects, oldest_restorable, resumable

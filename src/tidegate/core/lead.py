@@ -25,8 +25,8 @@ from tidegate.core.events import (
     PutAnswered,
     RestoreRequested,
 )
-from tidegate.core.log import Base, Commit, LogEntry, LogView, Restore, Takeover
-from tidegate.core.mode import LEGAL_MODES, OVER, PUBLISHING, Mode
+from tidegate.core.log import Base, Commit, Damaged, LogEntry, LogView, Restore, Takeover
+from tidegate.core.mode import LEGAL_MODES, PUBLISHING, Mode
 from tidegate.core.orders import (
     Effect,
     Hide,
@@ -50,8 +50,6 @@ from tidegate.core.publish import Publisher
 from tidegate.core.retain import trim_bound
 from tidegate.errors import CorruptDataError, ProtocolError, UnexpectedPhase
 from tidegate.ids import CheckpointId
-
-__all__ = ["OVER", "Leader", "Mode"]
 
 
 class Leader:
@@ -102,6 +100,8 @@ class Leader:
             case Taken(_, Takeover()):  # what is there may be older than it seems: the slot may have been trimmed before
                 self._move(Mode.READING)
                 self._out.append(ReadLog())
+            case Taken(Damaged() as entry, _):
+                self._step_down(Replaced(None, entry.slot, entry.why))
             case Taken(entry, _):
                 self._step_down(Replaced(entry if isinstance(entry, Takeover) else None, entry.slot))
             case StillOpen():
@@ -307,7 +307,7 @@ class Leader:
         """Whatever the store has not answered."""
         for asking in (self._appender, self._confirmer):
             if asking.gave_up(now_ms):
-                self._step_down(StoreSilent(asking.waited_ms(now_ms), asking.why))
+                self._step_down(StoreSilent(asking.waited_ms(now_ms), asking.why or "it said nothing"))
                 return
             if order := asking.due(now_ms):
                 self.metrics.put_retries += 1

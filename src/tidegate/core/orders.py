@@ -271,13 +271,14 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Somebody else writes the log now: ``by``, where that could be read."""
+    """Somebody else writes the log now: ``by``, where that could be read. ``slot`` is what we had wanted next."""
 
     by: Takeover | None
     slot: int
+    why: str = ""
 
     def __str__(self) -> str:
-        return f"another driver has taken over slot={self.slot}"
+        return f"another driver has taken over slot={self.slot}{self.why and f': {self.why}'}"
 
 
 @dataclass(frozen=True, slots=True)

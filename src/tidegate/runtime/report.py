@@ -61,9 +61,9 @@ def aborted(effect: CheckpointAborted) -> dict[str, Any]:
 def stepped_down(reason: StepDownReason) -> str:
     """Why this driver leads no more, and what to do about it."""
     match reason:
-        case Replaced(by=by, slot=slot):
+        case Replaced(by=by):
             if by is None:
-                return f"another driver has taken over this job, this one has ended and changed nothing slot={slot}"
+                return f"{reason}; this driver has ended and changed nothing"
             since = datetime.fromtimestamp(by.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if by.wall_ms else "unknown"
             return (
                 f"another driver has taken over this job, this one has ended and changed nothing: process {by.pid} on "
