@@ -9,14 +9,14 @@ under test.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.core import events, orders
 from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
-from tidegate.core.lead import OVER
-from tidegate.core.log import Commit, LogEntry, LogView, Restore, Takeover, decode_entry
+from tidegate.core.log import Base, Commit, LogEntry, LogView, Restore, Takeover, decode_entry
 from tidegate.core.manifest import (
     CheckpointManifest,
     CommittableEntry,
@@ -25,10 +25,12 @@ from tidegate.core.manifest import (
     RunEntry,
     SourceOffsetEntry,
 )
+from tidegate.core.mode import OVER
 from tidegate.core.paths import JobPaths
 from tidegate.core.policy import DistributedCheckpointConfig
 from tidegate.core.prepare import PlanShape, PrepareAck, TaskReport
-from tidegate.core.retain import garbage
+from tidegate.core.retain import garbage, may_be_trimmed, trimmable
+from tidegate.errors import CorruptDataError
 
 NODES = 2
 JOB = "job"
@@ -56,6 +58,7 @@ CONFIG = DistributedCheckpointConfig(
     publish_retry_ms=10,
     publish_tries_max=1_000,
 )
+TRIMMING = replace(CONFIG, base_every=4)
 
 
 class Violation(AssertionError):
@@ -184,6 +187,8 @@ class Truth:
     head: int | None = None
     commits: dict[int, CheckpointManifest] = field(default_factory=dict)
     oldest: int = 0
+    written: dict[int, str] = field(default_factory=dict)
+    """The write id of every slot ever filled, trimmed or not."""
 
     def lineage(self) -> list[int]:
         found, epoch = [], self.head
@@ -215,9 +220,13 @@ class World:
         self,
         make: type[DistributedCheckpointCoordinator] = DistributedCheckpointCoordinator,
         collect: Callable[..., list[str]] = garbage,
-        config: DistributedCheckpointConfig = CONFIG,
+        config: DistributedCheckpointConfig = TRIMMING,
     ) -> None:
         self.make, self.collect, self.config = make, collect, config
+        self.trimmable, self.may_go = trimmable, may_be_trimmed
+        self.trims: list[tuple[Reign, list[int]]] = []
+        self.trimmed = 0
+        self.kinds: Counter[str] = Counter()
         self.now_ms = 0
         self.slots: dict[int, bytes] = {}
         self.truth = Truth()
@@ -253,7 +262,15 @@ class World:
 
     def landed(self, entry: LogEntry) -> None:
         truth = self.truth
+        if entry.slot <= max(truth.written, default=-1):  # the slot was trimmed: this is nobody's history
+            again = truth.written.get(entry.slot) == entry.write_id
+            require(again or isinstance(entry, Takeover), "trimming forks no history", entry)
+            return
+        truth.written[entry.slot] = entry.write_id
+        self.kinds[entry.kind] += 1
         match entry:
+            case Base():
+                require(entry.term == truth.term, "I7 fencing", entry)
             case Takeover():
                 truth.term = entry.slot
             case Restore():
@@ -292,18 +309,46 @@ class World:
         return reign
 
     def start_of_log(self) -> events.LogRead:
-        """All of it, or what is left to read beside a summary of its first part, written by whoever led then."""
-        every = self.log()
-        summary = LogView(every[: len(every) * (self.elections % 3) // 2]).summary()
-        if summary is None:
-            return events.LogRead(every)
-        return events.LogRead(tuple(e for e in every if e.slot in summary.slots or e.slot >= summary.next_slot), summary)
+        """All that is left of it. Whoever reads it must see what is true, whatever was trimmed."""
+        truth = self.truth
+        try:
+            view = LogView(self.log())
+        except CorruptDataError as error:
+            raise Violation("a reader sees the head", str(error)) from error
+        require(view.head_epoch == truth.head, "a reader sees the head", (view.head_epoch, truth.head))
+        kept = {manifest.epoch for manifest in truth.retained()}
+        require(kept == {m.epoch for m in view.retained()}, "a reader sees what is retained", kept)
+        return events.LogRead(self.log())
+
+    def check_log(self, reign: Reign, order: orders.CheckLog) -> None:
+        reign.todo.remove(order)
+        followed = any(slot > order.slot for slot in self.slots)
+        self.tell(reign, events.LogChecked(order.slot, events.Followed() if followed else events.Last()))
+
+    def look_at_log(self, reign: Reign, order: orders.TrimLog) -> None:
+        """The trimmer lists, and looks at what it is about to delete."""
+        reign.todo.remove(order)
+        slots = self.trimmable(self.slots, order.below, order.keep)
+        self.trims.append((reign, [slot for slot in slots if self.may_go(self.slots[slot])]))
+
+    def trim(self, trim: tuple[Reign, list[int]]) -> None:
+        """One slot is deleted; the rest may take its time."""
+        if trim[1]:
+            self.trimmed += self.slots.pop(trim[1].pop(), None) is not None
+        else:
+            self.trims.remove(trim)
+            self.start_of_log()
+
+    def trim_all(self) -> None:
+        while self.trims:
+            self.trim(self.trims[0])
 
     def crash(self, reign: Reign, *, with_gang: bool) -> None:
         self.limbo += [order for order in reign.todo if isinstance(order, orders.PutEntry)]
         self.reigns.remove(reign)
         self.mail = [(to, event) for to, event in self.mail if to is not reign]
         self.deletions = [(of, paths) for of, paths in self.deletions if of is not reign]
+        self.trims = [(of, slots) for of, slots in self.trims if of is not reign]
         if with_gang:
             for gang in self.gangs:
                 gang.alive = False
@@ -346,7 +391,7 @@ class World:
                 reign.at_ms = at_ms
             case orders.Publish() | orders.Hide() | orders.ResolveRestore() | orders.CollectGarbage():
                 reign.todo.append(order)
-            case orders.ReadLog():
+            case orders.ReadLog() | orders.CheckLog() | orders.TrimLog():
                 reign.todo.append(order)
             case _:
                 reign.done.append(order)
@@ -505,6 +550,7 @@ class World:
             found.append(Action("deliver twice", 1, lambda m=letter: self.tell(*m)))
         found += [Action("land late", 4, lambda o=order: self.land(o)) for order in self.limbo]
         found += [Action("delete", 10, lambda d=deletion: self.delete(d)) for deletion in self.deletions]
+        found += [Action("trim", 10, lambda t=trim: self.trim(t)) for trim in self.trims]
         for reign in self.active():
             found += self.leader_actions(reign)
         return found
@@ -530,6 +576,10 @@ class World:
                     found.append(Action("list", 10, lambda o=order: self.list_objects(reign, o)))
                 case orders.ReadLog():
                     found.append(Action("read log", 20, lambda o=order: self.reread(reign, o)))
+                case orders.CheckLog():
+                    found.append(Action("check log", 15, lambda o=order: self.check_log(reign, o)))
+                case orders.TrimLog():
+                    found.append(Action("look at log", 10, lambda o=order: self.look_at_log(reign, o)))
         return found
 
     def resolve_actions(self, reign: Reign, order: orders.ResolveRestore) -> list[Action]:
@@ -556,7 +606,7 @@ class World:
 
     def reread(self, reign: Reign, order: orders.ReadLog) -> None:
         reign.todo.remove(order)
-        self.tell(reign, events.LogRead(tuple(e for e in self.log() if e.slot >= order.from_slot)))
+        self.tell(reign, self.start_of_log())
 
     def read_rows(self, gang: Gang) -> None:
         for node in gang.nodes.values():
@@ -602,6 +652,7 @@ class World:
     def settle_step(self, reign: Reign, target: int) -> None:
         for deletion in list(self.deletions):
             self.delete(deletion)
+        self.trim_all()
         self.go_well(reign, ask=self.commits_landed < target)
 
     def go_well(self, reign: Reign, *, ask: bool = True) -> None:
@@ -630,6 +681,10 @@ class World:
                 self.list_objects(reign, order)
             case orders.ReadLog():
                 self.reread(reign, order)
+            case orders.CheckLog():
+                self.check_log(reign, order)
+            case orders.TrimLog():
+                self.look_at_log(reign, order)
             case _:
                 raise AssertionError(order)
 
@@ -646,3 +701,38 @@ def play(world: World, seed: int, steps: int = 250) -> None:
         actions = world.actions()
         chance.choices(actions, [action.weight for action in actions])[0].act()
     world.settle()
+
+
+def asleep(world: World, _: int = 0) -> tuple[Reign, Reign]:
+    """A candidate reads the log and sleeps until the slot that it aims for was filled and trimmed; then it wakes up."""
+    leader = world.elect()
+    lead_on(world, leader, 30)
+    candidates = [world.elect() for _ in range(3) if not lead_on(world, leader, 3)]
+    lead_on(world, leader, 120)
+    candidate = next(each for each in candidates if each.open_put not in world.slots)
+    lead_on(world, candidate, 40)
+    lead_on(world, leader, 20)
+    return leader, candidate
+
+
+def paused(world: World, _: int = 0) -> tuple[Reign, Reign]:
+    """A leader is paused before a put; another takes over its slot and trims for long; then the first one wakes up."""
+    first = world.elect()
+    lead_on(world, first, 30)
+    while not any(isinstance(order, orders.PutEntry) for order in first.todo):
+        world.request(first)
+        for letter in [letter for letter in world.mail if letter[0] is first]:
+            world.deliver(letter)
+    second = world.elect()
+    lead_on(world, second, 200)
+    lead_on(world, first, 10)
+    lead_on(world, second, 20)
+    return first, second
+
+
+def lead_on(world: World, reign: Reign, moments: int) -> None:
+    """One leader's world works for so long, and the other's stands still."""
+    for _ in range(moments):
+        if reign in world.reigns:
+            world.go_well(reign)
+        world.trim_all()

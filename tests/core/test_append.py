@@ -8,7 +8,7 @@ from test_log import takeover
 from tidegate.core.append import Landed, LogAppender, NotAsked, StillOpen, Taken
 from tidegate.core.events import Conflict, PutAnswer, PutAnswered, Unknown, Written
 from tidegate.core.log import Takeover
-from tidegate.core.orders import PutEntry, ReadLog
+from tidegate.core.orders import PutEntry
 
 OURS = takeover(4)
 THEIRS = Takeover(slot=4, term=4, write_id="other", leader="other")
@@ -64,31 +64,27 @@ def test_the_wait_between_tries_has_a_limit() -> None:
     assert appender.deadline_ms == 320
 
 
-def test_an_unreadable_conflict_is_read_again() -> None:
+def test_a_conflict_that_cannot_be_read_is_no_answer_and_the_put_is_tried_again() -> None:
     appender = opened()
-    assert answered(appender, Conflict(None)) == StillOpen((ReadLog(4),))
-    assert appender.read((takeover(3), THEIRS), 0) == Taken(THEIRS, OURS)
-    appender = opened()
-    answered(appender, Conflict(None))
-    assert appender.read((OURS,), 0) == Landed(OURS)
-
-
-def test_an_empty_read_is_no_answer() -> None:
-    appender = opened()
-    answered(appender, Conflict(None))
-    assert appender.read((), 5) == StillOpen()
+    assert answered(appender, Conflict(None), 5) == StillOpen()
+    assert "can't be read" in appender.why
     assert appender.due(15) == ORDER
+    assert answered(appender, Conflict(THEIRS)) == Taken(THEIRS, OURS)
+
+
+def test_it_remembers_what_the_store_said_and_since_when_it_waits() -> None:
+    appender = opened()
+    answered(appender, Unknown("503"), 5)
+    assert appender.why == "503" and appender.waited_ms(90) == 90
 
 
 def test_answers_to_nothing_open_are_not_taken() -> None:
     appender = opened()
     assert appender.answered(PutAnswered(5, "t4", Written()), 0) == NotAsked()
     assert appender.answered(PutAnswered(4, "x", Written()), 0) == NotAsked()
-    assert appender.read((OURS,), 0) == NotAsked()
     assert appender.is_open
     answered(appender, Written())
     assert answered(appender, Written()) == NotAsked()
-    assert appender.read((OURS,), 0) == NotAsked()
 
 
 def test_it_gives_up_after_a_while() -> None:

@@ -370,7 +370,7 @@ def test_an_unknown_put_that_lands_later_is_found_to_be_our_own() -> None:
     world.land(world.limbo[0])
     world.tick(60)
     world.put(reign, reign.todo[0], "answered")  # type: ignore[arg-type]
-    assert reign.machine.mode is Mode.READY and len(world.slots) == 1
+    assert reign.machine.mode is Mode.CONFIRMING and len(world.slots) == 1
 
 
 def test_a_leader_that_stalls_before_its_put_finds_the_slot_taken_after_a_takeover_and_a_collection() -> None:

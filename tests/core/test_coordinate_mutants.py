@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from coordination import CONFIG, Violation, World, play
+from coordination import CONFIG, Violation, World, asleep, paused, play
 
 from tidegate.core import attempt, coordinate, events, lead, orders, publish
 from tidegate.core.append import LogAppender, PutOutcome, Taken
@@ -21,7 +21,7 @@ from tidegate.core.log import LogView, Restore
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry
 from tidegate.core.paths import JobPaths
 from tidegate.core.publish import Publisher
-from tidegate.core.retain import garbage
+from tidegate.core.retain import garbage, trimmable
 from tidegate.errors import TidegateError
 from tidegate.ids import CheckpointId
 
@@ -35,14 +35,17 @@ class Mutant:
 
     make: Callable[[pytest.MonkeyPatch], World]
     checks: frozenset[str]
+    drama: Callable[[World, int], object] = play
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(*checks: str) -> Callable[[Callable[[pytest.MonkeyPatch], World]], None]:
+def mutant(
+    *checks: str, drama: Callable[[World, int], object] = play
+) -> Callable[[Callable[[pytest.MonkeyPatch], World]], None]:
     def register(make: Callable[[pytest.MonkeyPatch], World]) -> None:
-        MUTANTS[make.__name__] = Mutant(make, frozenset(checks))
+        MUTANTS[make.__name__] = Mutant(make, frozenset(checks), drama)
 
     return register
 
@@ -54,7 +57,7 @@ def trusting(machine: type[Coordinator]) -> type[Coordinator]:
     class Trusting(machine):  # type: ignore[misc, valid-type]
         def _log_read(self, event: Any, now_ms: int) -> None:
             if self.mode is lead.Mode.READING:
-                self.log = Gullible(event.entries, event.summary)
+                self.log = Gullible(event.entries)
                 self._move(lead.Mode.TAKING_OVER)
                 self._take_over(now_ms)
             else:
@@ -325,11 +328,50 @@ def a_conflict_counts_as_written(patch: pytest.MonkeyPatch) -> World:
     return World(trusting(Coordinator))
 
 
+FORKED = ("trimming forks no history", "I7 fencing", "a reader sees the head", "I8 acks by gang", "I5 parent is the head")
+
+
+@mutant(*FORKED, drama=paused)
+def takeovers_are_trimmed_too(patch: pytest.MonkeyPatch) -> World:
+    world = World(trusting(Coordinator))
+    world.may_go = lambda opening: True
+    return world
+
+
+@mutant(*FORKED, drama=asleep)
+def a_takeover_counts_without_a_listing(patch: pytest.MonkeyPatch) -> World:
+    class Trusted(World):
+        def check_log(self, reign: Any, order: orders.CheckLog) -> None:
+            reign.todo.remove(order)
+            self.tell(reign, events.LogChecked(order.slot, events.Last()))
+
+    return Trusted(trusting(Coordinator))
+
+
+@mutant("a reader sees what is retained", "a reader sees the head")
+def what_is_retained_is_trimmed(patch: pytest.MonkeyPatch) -> World:
+    world = World()
+    world.trimmable = lambda slots, below, keep: trimmable(slots, below, frozenset())
+    return world
+
+
+@mutant("a reader sees the head", "a reader sees what is retained")
+def the_log_is_trimmed_before_its_base_has_landed(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _sum_up(self, now_ms: int) -> bool:
+            put = super()._sum_up(now_ms)
+            if put:
+                self._out.append(orders.TrimLog(self.log.next_slot, frozenset(m.epoch for m in self.log.held())))
+            return put
+
+    return World(Wrong)
+
+
 def caught(mutant: Mutant, patch: pytest.MonkeyPatch) -> bool:
     """True when one of the mutant's checks notices within the seeds."""
     for seed in range(SEEDS):
         try:
-            play(mutant.make(patch), seed)
+            mutant.drama(mutant.make(patch), seed)
         except Violation as violation:
             if violation.check in mutant.checks:
                 return True
@@ -348,6 +390,25 @@ def test_the_real_coordinator_survives_the_same_runs() -> None:
         play(World(), seed)
 
 
+def test_a_candidate_that_slept_through_a_trim_leaves_without_a_word() -> None:
+    world = World()
+    leader, candidate = asleep(world)
+    assert world.trimmed > 10 and candidate.machine.mode is lead.Mode.DEPOSED
+    (stepped,) = candidate.done
+    assert isinstance(stepped, orders.StepDown) and isinstance(stepped.reason, orders.Replaced)
+    assert leader.machine.mode is lead.Mode.RUNNING
+    world.settle()
+
+
+def test_a_leader_that_was_paused_for_long_finds_the_takeover_of_its_successor() -> None:
+    world = World()
+    first, second = paused(world)
+    assert world.trimmed > 10 and first.machine.mode is lead.Mode.DEPOSED
+    by = [order.reason.by for order in first.done if isinstance(order, orders.StepDown)]  # type: ignore[union-attr]
+    assert [takeover.leader for takeover in by] == [second.machine.leader]
+    world.settle()
+
+
 def test_there_are_enough_mutants() -> None:
     assert len(MUTANTS) >= 12
 
@@ -356,7 +417,7 @@ def test_the_checked_runs_do_commit_and_restore() -> None:
     worlds = [World() for _ in range(10)]
     for seed, world in enumerate(worlds):
         play(world, seed)
-    entries = [entry for world in worlds for entry in world.log()]
     assert sum(world.commits_landed for world in worlds) >= 40
-    assert sum(isinstance(entry, Restore) for entry in entries) >= 40
+    assert sum(world.kinds["restore"] for world in worlds) >= 40
+    assert sum(world.kinds["base"] for world in worlds) >= 20 and sum(world.trimmed for world in worlds) >= 20
     assert CONFIG.gc_retain_count < max(world.commits_landed for world in worlds)

@@ -12,11 +12,11 @@ import pytest
 from driving import make_ack, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_base import BASE
 from test_changelog import RECORD
 from test_log import commit, restore, takeover
 from test_manifest import FULL
 from test_snapshot import SAMPLE, file_of
-from test_summary import SUMMARY
 
 from damage import damaged, with_wrong_parts
 from tidegate.core.changelog import RECORD_BYTES, Change, ChangeRecord, OpType
@@ -27,7 +27,6 @@ from tidegate.core.manifest import CheckpointManifest, InFlightEntry
 from tidegate.core.messages import CheckpointBarrier
 from tidegate.core.prepare import PrepareAck
 from tidegate.core.snapshot import Checkpoint
-from tidegate.core.summary import decode_summary, encode_summary
 from tidegate.core.wal import WalEncoder, WalReader
 from tidegate.errors import CorruptDataError
 
@@ -100,13 +99,13 @@ def test_a_damaged_checkpoint_file_is_what_it_was_or_corrupt(data: bytes) -> Non
     assert found == SAMPLE
 
 
-@given(damaged(encode_summary(SUMMARY)))
-def test_a_damaged_summary_is_what_it_was_or_corrupt(data: bytes) -> None:
+@given(damaged(encode_entry(BASE)))
+def test_a_damaged_base_is_what_it_was_or_corrupt(data: bytes) -> None:
     try:
-        found = decode_summary(data, "p")
+        found = decode_entry(data, "p", BASE.slot)
     except CorruptDataError:
         return
-    assert found == SUMMARY
+    assert found == BASE
 
 
 PAYLOADS = [b"one", b"", b"three"]
@@ -146,10 +145,10 @@ def test_log_entries_with_wrong_parts_give_an_entry_or_our_error(entry: LogEntry
         return
 
 
-@given(with_wrong_parts(json.loads(encode(SUMMARY))))
-def test_summaries_with_wrong_parts_give_a_summary_or_our_error(wrong: dict[str, Any]) -> None:
+@given(with_wrong_parts(json.loads(encode(BASE))))
+def test_bases_with_wrong_parts_give_a_base_or_our_error(wrong: dict[str, Any]) -> None:
     try:
-        decode_summary(seal(json.dumps(wrong, separators=(",", ":")).encode()), "p")
+        decode_entry(seal(json.dumps(wrong, separators=(",", ":")).encode()), "p", BASE.slot)
     except CorruptDataError:
         return
 

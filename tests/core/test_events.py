@@ -19,8 +19,10 @@ def test_every_event_is_a_frozen_value(kind: Any) -> None:
     assert kind.__doc__
 
 
-def test_a_log_that_was_read_beside_its_summary_adds_up_to_all_of_it() -> None:
-    entries = (takeover(0), commit(1), restore(2, 1), commit(3, 1, gang=2))
-    summary = LogView(entries[:3]).summary()
-    assert summary is not None and summary.slots == (1, 2)
-    assert events.LogRead(entries[1:], summary).view().summary() == events.LogRead(entries).view().summary()
+def test_a_log_that_was_read_from_its_base_on_adds_up_to_all_of_it() -> None:
+    entries = (takeover(0), commit(1), restore(2, 1))
+    base = LogView(entries).summed_up("b")
+    assert base is not None
+    every = (*entries, base, commit(4, 1, gang=2))
+    read = events.LogRead((every[1], *every[3:]))
+    assert read.view().summed_up("w") == events.LogRead(every).view().summed_up("w")

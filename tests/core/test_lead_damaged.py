@@ -11,8 +11,8 @@ from tidegate.core import events, orders
 from tidegate.core.append import Landed, LogAppender, Taken
 from tidegate.core.entries import Damaged
 from tidegate.core.events import Conflict, PutAnswered
-from tidegate.core.lead import Mode
 from tidegate.core.manifest import CommittableEntry
+from tidegate.core.mode import Mode
 
 
 def test_a_slot_with_a_damaged_entry_is_taken_whoever_wrote_it() -> None:
@@ -26,6 +26,7 @@ def test_a_takeover_whose_slot_can_not_be_read_tries_the_next() -> None:
     driver = Driver()
     driver.tell(events.LogRead(()))
     driver.answer(events.Conflict(torn(takeover(0))))
+    driver.tell(events.LogRead((torn(takeover(0)),)))
     assert driver.last(orders.PutEntry).slot == 1
 
 
@@ -33,9 +34,9 @@ def test_a_restore_whose_slot_can_not_be_read_ends_the_leader() -> None:
     driver = Driver(log=tuple(LOG)).lead()
     driver.tell(events.RestoreRequested(3))
     given = driver.answer(events.Conflict(torn(restore(5, 3, term=4))))
-    assert [order.reason for order in given if isinstance(order, orders.StepDown)] == [
-        f"slot 5 of the log is taken: {torn(restore(5, 3)).why}"
-    ]
+    (reason,) = [order.reason for order in given if isinstance(order, orders.StepDown)]
+    assert reason == orders.Replaced(None, 5, torn(restore(5, 3)).why)
+    assert str(reason) == f"another driver has taken over slot=5: {torn(restore(5, 3)).why}"
 
 
 def test_rows_that_a_damaged_commit_may_have_published_are_hidden_before_the_gang_starts() -> None:

@@ -13,7 +13,6 @@ from tidegate.core.paths import (
     LogObject,
     SharedRun,
     StateObject,
-    SummaryHint,
     checkpoint_of,
 )
 from tidegate.errors import InvalidUseError
@@ -31,7 +30,6 @@ def test_the_store_layout() -> None:
     assert PATHS.outflight(7, "per_key", 2, 4) == f"{folder}/outflight_4.buf"
     assert PATHS.shared(7, 5) == "bids/shared/00000000000000000007-5.arrow"
     assert PATHS.latest == "bids/_latest"
-    assert PATHS.summary == "bids/_summary"
     assert PATHS.log_prefix == "bids/log"
     assert PATHS.object_prefixes == ("bids/checkpoints", "bids/shared")
 
@@ -61,7 +59,6 @@ def test_every_name_parses_back(number: int, small: int, operator: str, channel:
         InFlightObject(number, operator, small, "out", channel),
         SharedRun(number, channel),
         LatestHint(),
-        SummaryHint(),
     ):
         path = PATHS.format(name)
         assert PATHS.parse(path) == name

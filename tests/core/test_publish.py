@@ -57,7 +57,7 @@ def test_a_failed_publish_is_tried_again_later_until_it_is_exhausted() -> None:
     sink.committed(manifest(1, A))
     for tries, wait_ms in enumerate((10, 20, 40), start=1):
         assert sink.next(0, 1_000 * tries) == Publish(1, 0, (A,))
-        assert sink.failed(1_000 * tries, epoch=1)
+        assert sink.failed(1_000 * tries, "no", epoch=1)
         assert sink.deadline_ms(0) == 1_000 * tries + wait_ms
         assert sink.next(0, 1_000 * tries + wait_ms - 1) is None
     assert sink.exhausted
@@ -69,7 +69,7 @@ def test_a_publish_is_given_up_only_after_its_time() -> None:
     sink.committed(manifest(1, A))
     for now_ms, exhausted in ((1_000, False), (5_999, False), (6_100, True)):
         sink.next(0, now_ms)
-        sink.failed(now_ms, epoch=1)
+        sink.failed(now_ms, "no", epoch=1)
         assert sink.exhausted is exhausted
 
 
@@ -77,7 +77,7 @@ def test_a_success_forgets_the_failures() -> None:
     sink = publisher()
     sink.committed(manifest(1, A))
     sink.next(0, 0)
-    sink.failed(0, epoch=1)
+    sink.failed(0, "no", epoch=1)
     sink.next(0, 100)
     sink.succeeded(epoch=1)
     assert not sink.exhausted
@@ -90,7 +90,7 @@ def test_a_recovery_hides_first_and_then_publishes_the_head_again() -> None:
     sink.recover(HIDE, manifest(1, A))
     assert sink.next(4, 0) == HIDE
     assert not sink.succeeded(gang=3) and not sink.succeeded(epoch=1)
-    assert sink.failed(0, gang=4)
+    assert sink.failed(0, "no", gang=4)
     assert sink.next(4, 10) == HIDE
     assert sink.succeeded(gang=4)
     assert sink.next(4, 10) == Publish(1, 4, (A,))
@@ -106,11 +106,11 @@ def test_a_recovery_without_state_has_nothing_to_do() -> None:
 def test_answers_to_nothing_outstanding_are_not_taken() -> None:
     sink = publisher()
     assert not sink.succeeded(epoch=1)
-    assert not sink.failed(0, gang=1)
+    assert not sink.failed(0, "no", gang=1)
     sink.committed(manifest(1, A))
     sink.next(0, 0)
     assert not sink.succeeded(epoch=2)
-    assert not sink.failed(0, epoch=2)
+    assert not sink.failed(0, "no", epoch=2)
     assert sink.outstanding is not None
 
 
@@ -223,7 +223,7 @@ def test_a_failed_publish_is_not_overtaken_by_what_waits() -> None:
     sink = waiting_publisher()
     sink.committed(manifest(2, of_epoch(2)))
     sink.next(0, 1_000)
-    sink.failed(1_000, epoch=2)
+    sink.failed(1_000, "no", epoch=2)
     sink.committed(manifest(3, of_epoch(2), of_epoch(3)))
     assert sink.deadline_ms(1_000) == 1_010
     assert sink.next(0, 2_000) == Publish(2, 0, (of_epoch(2),))

@@ -8,9 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_log import commit, restore, takeover
 
-from tidegate.core.log import Damaged, LogView
+from tidegate.core.base import Base
+from tidegate.core.entries import encode_entry
+from tidegate.core.log import Damaged, LogEntry, LogView
 from tidegate.core.manifest import ObjectEntry, OperatorSnapshotEntry, RunEntry
-from tidegate.core.retain import collection_bound, garbage, kept_objects, oldest_restorable, resumable
+from tidegate.core.retain import (
+    collection_bound,
+    garbage,
+    kept_objects,
+    may_be_trimmed,
+    oldest_restorable,
+    resumable,
+    trim_bound,
+    trimmable,
+)
 from tidegate.errors import InvalidUseError
 
 VIEW = LogView([takeover(0), commit(1), commit(2, 1), commit(3, 2)])
@@ -52,7 +63,7 @@ def test_the_log_the_hints_and_foreign_objects_are_never_garbage() -> None:
     listed = [
         PATHS.log_entry(0),
         PATHS.latest,
-        PATHS.summary,
+        f"{PATHS.job}/_summary",
         "job/notes.txt",
         "other/checkpoints/x",
         "job/shared/run.arrow",
@@ -108,3 +119,31 @@ def test_nothing_kept_and_nothing_at_or_above_the_bound_is_deleted(
     keep = frozenset(PATHS.state(number, 0) for number in kept)
     doomed = set(garbage(PATHS, [PATHS.state(number, 0) for number in ids], keep, bound))
     assert doomed == {PATHS.state(number, 0) for number in ids if number < bound and number not in kept}
+
+
+# -- the log
+
+
+def base(slot: int, *held: int) -> Base:
+    return Base(slot=slot, term=0, write_id="b", gang=0, last_id=1, oldest_restorable=0, lineage=held, held=held)
+
+
+def test_nothing_is_trimmed_before_there_are_two_bases() -> None:
+    assert trim_bound([]) is None and trim_bound([base(4, 3)]) is None
+
+
+def test_two_bases_stay_with_all_that_either_needs() -> None:
+    """Should the newer one be damaged, readers begin at the older."""
+    assert trim_bound([base(2, 1), base(5, 3, 4), base(9, 4, 8)]) == (5, {3, 4, 8})
+    assert trimmable(range(11), 5, frozenset({3, 4, 8})) == [0, 1, 2], "as far as their entries may go"
+
+
+@pytest.mark.parametrize(
+    ("entry", "may_go"), [(takeover(4), False), (commit(4), True), (restore(4, None), True), (base(4, 3), True)]
+)
+def test_a_takeover_is_never_trimmed(entry: LogEntry, may_go: bool) -> None:
+    assert may_be_trimmed(encode_entry(entry)) is may_go
+
+
+def test_an_entry_that_does_not_tell_what_it_is_stays() -> None:
+    assert not may_be_trimmed(b"") and not may_be_trimmed(b"x" * 40)

@@ -13,8 +13,8 @@ from runtime_world import World, WorldGang
 import tidegate as tg
 from tidegate.core import entries
 from tidegate.core.events import LogRead
-from tidegate.core.lead import Mode
 from tidegate.core.log import LogView
+from tidegate.core.mode import Mode
 from tidegate.core.restart import RestartPolicy, Restarts
 from tidegate.errors import JobFailedError, RetryableError
 from tidegate.runtime.gang import GangState

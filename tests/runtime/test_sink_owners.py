@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,8 @@ def test_a_run_that_lost_its_sinks_publishes_nothing_more_and_says_to_whom(jobs:
     two = begun(pipeline(second, tmp_path / "out"), tmp_path / "copy")
     first.allow(300)
     until(lambda: first.given == 900)
-    one.checkpoint()  # in its own log, and no further
+    with suppress(InvalidUseError):  # it may have found out already, if its first epoch was shown late
+        one.checkpoint()  # in its own log, and no further
     assert "another run has taken this place over" in failure(one) and f"pid={os.getpid()}" in failure(one)
     assert two.await_termination(20) and found_counts(tmp_path / "out") == expected_counts(TABLE)
 

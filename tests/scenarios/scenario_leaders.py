@@ -16,7 +16,7 @@ from play import step, words_of
 
 from tidegate.core import events, orders
 from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.log import Commit, LogEntry, LogView, Restore, Takeover, decode_entry
+from tidegate.core.log import Base, Commit, LogEntry, LogView, Restore, Takeover, decode_entry
 from tidegate.core.manifest import (
     CheckpointManifest,
     CommittableEntry,
@@ -96,6 +96,8 @@ def show_entry(entry: LogEntry) -> str:
         case Commit(manifest=manifest):
             what = "final commit" if manifest.final else "savepoint" if manifest.is_savepoint else "commit"
             return f"{what} {show_id(manifest.checkpoint_id)} on {show_epoch(manifest.parent)}"
+        case Base(held=held):
+            return f"base, needs {list(held)}"
 
 
 def show_order(order: orders.Effect) -> str:
@@ -106,12 +108,14 @@ def show_order(order: orders.Effect) -> str:
                 oldest = entry.manifest.oldest_restorable
                 text += f", names {show_all(entry.manifest.committables)}, oldest restorable {oldest}"
             return text
-        case orders.ReadLog(slot):
-            return f"read the log from slot {slot}"
+        case orders.ReadLog():
+            return "read the log anew"
+        case orders.CheckLog(slot):
+            return f"list the log: is slot {slot} the last?"
         case orders.WriteLatestHint(epoch):
             return f"hint that epoch {epoch} is the latest"
-        case orders.WriteSummary(summary):
-            return f"sum up the log below slot {summary.next_slot}"
+        case orders.TrimLog(below, keep):
+            return f"trim the log below slot {below}, keep {sorted(keep)}"
         case orders.CollectGarbage(bound, keep):
             return f"collect below {show_id(bound)}, keep {show_paths(keep)}"
         case orders.ResolveRestore(reason):
@@ -239,7 +243,7 @@ class Leaders:
 
     def tell(self, name: str, event: events.Event) -> None:
         reign = self.reigns[name]
-        given = reign.machine.handle(event, self.now_ms, self.now_ms)
+        given = self._confirmed(reign, reign.machine.handle(event, self.now_ms, self.now_ms))
         for order in given:
             if isinstance(order, orders.PutEntry):
                 reign.put = order
@@ -248,6 +252,18 @@ class Leaders:
             elif isinstance(order, orders.CollectGarbage):
                 reign.collect = order
         self.trace += [*show_orders(given), str(reign)]
+
+    def _confirmed(self, reign: Reign, given: list[orders.Effect]) -> list[orders.Effect]:
+        """A leader that reads the log, or looks whether it still ends with its entry, is answered at once."""
+        asked = next((order for order in given if isinstance(order, orders.CheckLog | orders.ReadLog)), None)
+        if asked is None:
+            return given
+        answer: events.Event = events.LogRead(self.log())
+        if isinstance(asked, orders.CheckLog):
+            answer = events.LogChecked(asked.slot, events.Last() if max(self.slots) == asked.slot else events.Followed())
+        told = [order for order in given if order is not asked and not isinstance(order, orders.SetTimer)]
+        shown = [asked] if answer != events.LogChecked(getattr(asked, "slot", 0), events.Last()) else []
+        return [*told, *shown, *self._confirmed(reign, reign.machine.handle(answer, self.now_ms, self.now_ms))]
 
     # -- electing and the log
 

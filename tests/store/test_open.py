@@ -71,8 +71,10 @@ def test_a_directory_of_the_kernel_is_refused_in_one_clear_sentence(path: str) -
 def test_shared_memory_and_what_a_link_leads_to_are_directories_like_others(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     open_store("/dev/shm/store")
-    check_writable(open_store("/proc/self/cwd/store"))
-    assert (tmp_path / "store").is_dir()
+    store = open_store("/proc/self/cwd/store")
+    check_writable(store)
+    store.put("object", b"bytes")
+    assert (tmp_path / "store" / "object").is_file()
 
 
 @pytest.mark.parametrize("path", ["file", "file/store"])

@@ -9,7 +9,8 @@ from tidegate.cli.output import Output, sized
 HELP = "delete what no retained checkpoint needs"
 DESCRIPTION = (
     "Delete the objects in STORE that neither the newest N restorable checkpoints of a job nor a savepoint needs. "
-    "A job that runs meanwhile is not harmed; its log and its newest checkpoint are never touched."
+    "Entries of the log that nothing needs any more go too, as a running job deletes them itself. "
+    "A job that runs meanwhile is not harmed; its newest checkpoint is never touched."
 )
 
 
@@ -33,12 +34,20 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
             "store": store.url,
             "dry_run": arguments.dry_run,
             "jobs": [
-                {"job": each.job, "kept": list(each.kept_epochs), "objects": each.objects, "bytes": each.bytes} for each in done
+                {
+                    "job": each.job,
+                    "kept": list(each.kept_epochs),
+                    "objects": each.objects,
+                    "bytes": each.bytes,
+                    "log_entries": each.entries,
+                }
+                for each in done
             ],
         }
     )
     verb = "would delete" if arguments.dry_run else "deleted"
     for each in done:
         kept = ", ".join(map(str, each.kept_epochs)) or "none"
-        output.say(f"job {each.job}: {verb} {each.objects} objects, {sized(each.bytes)}; kept epochs: {kept}")
+        log = f" and {each.entries} log entries" if each.entries else ""
+        output.say(f"job {each.job}: {verb} {each.objects} objects, {sized(each.bytes)}{log}; kept epochs: {kept}")
     return 0

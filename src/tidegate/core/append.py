@@ -7,13 +7,12 @@ hold it or something else. Reading an empty slot proves nothing: the first put m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidegate.core.events import Conflict, PutAnswered, Unknown
 from tidegate.core.log import Damaged, LogEntry, LogRecord
-from tidegate.core.orders import PutEntry, ReadLog
+from tidegate.core.orders import PutEntry
 
 BACKOFF_DOUBLINGS_MAX = 5
 
@@ -36,9 +35,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class StillOpen:
-    """No definite answer yet; these orders go on asking."""
-
-    orders: tuple[PutEntry | ReadLog, ...] = ()
+    """No definite answer yet: it is put again when it is ``due``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ PutOutcome: TypeAlias = Landed | Taken | StillOpen | NotAsked
 class LogAppender:
     """Holds the open put, if there is one."""
 
-    __slots__ = ("_give_up_ms", "_opened_ms", "_reading", "_retry_at", "_retry_ms", "_tries", "entry")
+    __slots__ = ("_give_up_ms", "_opened_ms", "_retry_at", "_retry_ms", "_tries", "entry", "why")
 
     def __init__(self, retry_ms: int, give_up_ms: int) -> None:
         self._retry_ms, self._give_up_ms = retry_ms, give_up_ms
@@ -60,7 +57,7 @@ class LogAppender:
         self._tries = 0
         self._opened_ms = 0
         self._retry_at: int | None = None
-        self._reading = False
+        self.why = ""
 
     @property
     def is_open(self) -> bool:
@@ -79,7 +76,7 @@ class LogAppender:
         """Open a put. The one before it must have had its answer."""
         assert self.entry is None, "a put is open"
         self.entry, self._tries, self._opened_ms = entry, 1, now_ms
-        self._retry_at, self._reading = None, False
+        self._retry_at, self.why = None, ""
         return PutEntry(entry.slot, entry.write_id, entry)
 
     def answered(self, event: PutAnswered, now_ms: int) -> PutOutcome:
@@ -88,26 +85,15 @@ class LogAppender:
         if entry is None or (event.slot, event.write_id) != (entry.slot, entry.write_id):
             return NotAsked()
         match event.answer:
-            case Unknown():
-                return self._again_later(now_ms)
+            case Unknown(why):
+                return self._again_later(now_ms, why)
             case Conflict(None):
-                self._reading = True
-                return StillOpen((ReadLog(entry.slot),))
+                return self._again_later(now_ms, f"slot {entry.slot} is taken and can't be read")
             case Conflict(found) if found is not None:
                 return self._found(entry, found)
             case _:
                 self.entry = None
                 return Landed(entry)
-
-    def read(self, entries: Sequence[LogRecord], now_ms: int) -> PutOutcome:
-        """Take what was read after a conflict whose entry could not be read at once."""
-        if self.entry is None or not self._reading:
-            return NotAsked()
-        self._reading = False
-        for found in entries:
-            if found.slot == self.entry.slot:
-                return self._found(self.entry, found)
-        return self._again_later(now_ms)
 
     def due(self, now_ms: int) -> PutEntry | None:
         """The put to try again now, if it is time."""
@@ -116,6 +102,10 @@ class LogAppender:
         self._tries += 1
         self._retry_at = None
         return PutEntry(self.entry.slot, self.entry.write_id, self.entry)
+
+    def waited_ms(self, now_ms: int) -> int:
+        """How long the open put has had no answer."""
+        return now_ms - self._opened_ms
 
     def gave_up(self, now_ms: int) -> bool:
         """True when the open put has gone unanswered for too long."""
@@ -126,6 +116,7 @@ class LogAppender:
         is_ours = not isinstance(found, Damaged) and found.write_id == ours.write_id
         return Landed(ours) if is_ours else Taken(found, ours)
 
-    def _again_later(self, now_ms: int) -> StillOpen:
+    def _again_later(self, now_ms: int, why: str) -> StillOpen:
+        self.why = why
         self._retry_at = now_ms + (self._retry_ms << min(self._tries - 1, BACKOFF_DOUBLINGS_MAX))
         return StillOpen()

@@ -14,9 +14,10 @@ from typing import assert_never
 
 from tidegate.core import command, events, orders
 from tidegate.core.attempt import Attempt, CheckpointPhase, GiveUp, Promote, assemble
-from tidegate.core.lead import OVER, Leader, Mode
+from tidegate.core.lead import Leader
 from tidegate.core.log import Commit, encode_entry
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry, CommittableKey
+from tidegate.core.mode import OVER, Mode
 from tidegate.core.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.core.prepare import PlanShape, PrepareAck
 from tidegate.core.retain import kept_objects, oldest_restorable, resumable
@@ -43,8 +44,8 @@ ABORTS_PER_COLLECTION = 8
 class DistributedCheckpointCoordinator(Leader):
     """One leader's reign: made for one election. The next needs a new object with a new ``leader`` name."""
 
-    def __init__(self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str) -> None:
-        super().__init__(config, leader)
+    def __init__(self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0) -> None:
+        super().__init__(config, leader, host, pid)
         self.shape = shape
         self.attempt: Attempt | None = None
         self.threshold = config.adaptive_threshold
@@ -56,7 +57,6 @@ class DistributedCheckpointCoordinator(Leader):
         self._drained: set[int] = set()
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self._timer: int | None = None
-        self._wall_ms = 0
 
     def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[orders.Effect]:
         """Take a fact, give the orders that follow, to be performed in this order.
@@ -89,6 +89,8 @@ class DistributedCheckpointCoordinator(Leader):
                 self._log_read(event, now_ms)
             case events.PutAnswered():
                 self._put_answered(event, now_ms)
+            case events.LogChecked():
+                self._log_checked(event, now_ms)
             case events.TriggerRequested():
                 self._requested(event)
             case events.CancelRequested():
@@ -159,7 +161,8 @@ class DistributedCheckpointCoordinator(Leader):
 
     def _trigger_due_ms(self, now_ms: int) -> int | None:
         """When the next attempt may start; ``None`` while none may."""
-        if self.mode is not Mode.RUNNING or self.attempt is not None or self._publisher.crowded:
+        held_up = self._publisher.crowded or self._appender.is_open  # a put that is open now is a base's: it takes the next slot
+        if self.mode is not Mode.RUNNING or self.attempt is not None or held_up:
             return None
         if self._all_drained():
             return self._schedule.retry_due_ms
@@ -382,12 +385,11 @@ class DistributedCheckpointCoordinator(Leader):
             attempt, self.attempt = self.attempt, None
             attempt.move(CheckpointPhase.ABORTED)
             error = CheckpointAbortedError(reason, checkpoint_id=attempt.checkpoint_id, story=self._story)
-            self._out.append(
-                orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, False)
-            )
+            self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, False))
 
     def _set_timer(self, now_ms: int) -> None:
-        times = [self._appender.deadline_ms, self._publisher.deadline_ms(now_ms), self._trigger_due_ms(now_ms)]
+        asked = (self._appender.deadline_ms, self._confirmer.deadline_ms, self._publisher.deadline_ms(now_ms))
+        times = [self._trigger_due_ms(now_ms), *asked]
         if self.attempt is not None:
             times.append(self.attempt.deadline_ms(self.config))
         at_ms = min((time for time in times if time is not None), default=None)

@@ -2,7 +2,7 @@
 
 Every entry is sealed by its SHA-256. An entry with a whole seal that cannot be understood was written by
 something else: that is an error. One with a broken seal is ``Damaged``: the slot is taken, and what it said
-is known as far as its first bytes and the entries behind it tell.
+is known as far as its first bytes and the entries after it tell.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from tidegate.core.base import Base
 from tidegate.core.codec import build, encode, parse, seal, unsealed
 from tidegate.core.manifest import FORMAT_VERSION, CheckpointManifest
 from tidegate.errors import CorruptDataError, InvalidUseError
@@ -24,13 +25,16 @@ FLIPS_MAX = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
-    """A leader's term begins. The term is the slot."""
+    """A leader's term begins. The term is the slot. ``host``, ``pid`` and ``wall_ms`` tell people who it is and since when."""
 
     kind: Literal["takeover"] = "takeover"
     slot: int
     term: int
     write_id: str
     leader: str
+    host: str = ""
+    pid: int = 0
+    wall_ms: int = 0
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -74,12 +78,16 @@ class Restore:
         _check_entry(self)
 
 
-LogEntry: TypeAlias = Takeover | Commit | Restore
-Kind: TypeAlias = Literal["takeover", "commit", "restore"]
-_KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, "restore": Restore}
+LogEntry: TypeAlias = Takeover | Commit | Restore | Base
+Kind: TypeAlias = Literal["takeover", "commit", "restore", "base"]
+_KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, "restore": Restore, "base": Base}
 _OPENINGS: dict[Kind, bytes] = {
-    kind: f'{{"kind":"{kind}","slot":'.encode() for kind in ("takeover", "commit", "restore")
+    kind: f'{{"kind":"{kind}","slot":'.encode() for kind in ("takeover", "commit", "restore", "base")
 }
+OPENING_BYTES = max(map(len, _OPENINGS.values()))
+"""So many bytes of an entry tell its kind."""
+_ADDED: dict[object, dict[str, object]] = {"takeover": {"host": "", "pid": 0, "wall_ms": 0}}
+"""Keys that entries of earlier versions lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +96,14 @@ class Damaged:
 
     ``kind`` is what its opening tells, ``None`` where that is unreadable too. ``effect`` is what it did to the
     log: a restore's is known only when a later commit says from where its gang started (``parent``), and is
-    none when another restore followed.
+    none when another restore followed. A base never has one.
     """
 
     slot: int
     path: str
     why: str
     kind: Kind | None
-    effect: Kind | Literal["none", "unclear"] = "unclear"
+    effect: Literal["takeover", "commit", "restore", "none", "unclear"] = "unclear"
     parent: int | None = None
 
     @property
@@ -123,15 +131,16 @@ def read_entry(data: bytes, path: str, slot: int) -> LogRecord:
     body = unsealed(data)
     if body is None:
         why = f"the log entry is damaged: its checksum differs path={path}"
-        return Damaged(slot, path, why, _kind_told(data))
-    plain = parse(body, path)
-    name = plain.get("kind") if isinstance(plain, dict) else None
+        return Damaged(slot, path, why, kind_of(data))
+    parsed = parse(body, path)
+    plain = parsed if isinstance(parsed, dict) else {}
+    name = plain.get("kind")
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise CorruptDataError(
             f"not an entry that this version of tidegate knows kind={name!r} path={path}", path=path
         )
-    entry = build(kind, plain, path)
+    entry = build(kind, _ADDED.get(name, {}) | plain, path)
     if entry.slot != slot:
         raise CorruptDataError(f"an entry of another slot slot={entry.slot} path={path}", path=path)
     return entry
@@ -145,7 +154,13 @@ def decode_entry(data: bytes, path: str, slot: int) -> LogEntry:
     return found
 
 
-def _kind_told(data: bytes) -> Kind | None:
+def missing_entry(path: str, slot: int) -> Damaged:
+    """What is left of an entry that a base names and that is gone."""
+    return Damaged(slot, path, f"the log entry is missing path={path}", None)
+
+
+def kind_of(data: bytes) -> Kind | None:
+    """What kind of entry begins with these bytes; ``None`` when they don't tell."""
     for kind, opening in _OPENINGS.items():
         start = data[: len(opening)]
         flips = (int.from_bytes(start, "big") ^ int.from_bytes(opening, "big")).bit_count()
@@ -167,17 +182,29 @@ def explained(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
 def _explained(record: Damaged, later: Sequence[LogRecord]) -> Damaged:
     """A commit tells whose gang and child it is; a restore, that whatever was there before it is over.
 
-    Takeovers in between say nothing of gangs and epochs.
+    Takeovers and bases in between say nothing of gangs and epochs.
     """
     kind = record.kind if record.slot else "takeover"  # nobody writes anything before the first takeover
-    if kind in ("takeover", "commit"):
-        return replace(record, effect=kind)
-    match next((entry for entry in later if entry.kind != "takeover"), None):
+    match kind:
+        case "takeover" | "commit":
+            return replace(record, effect=kind)
+        case "base":
+            return replace(record, effect="none")
+        case _:
+            follower = next((entry for entry in later if entry.kind not in ("takeover", "base")), None)
+            return _told_by(follower, record)
+
+
+def _told_by(follower: LogRecord | None, record: Damaged) -> Damaged:
+    """What a restore, or an entry of unknown kind, did."""
+    match follower:
         case Commit(manifest=manifest) if manifest.gang == record.slot:
             known = manifest.parent is None or manifest.parent < record.slot
             return replace(record, effect="restore", parent=manifest.parent) if known else record
+        case Commit(manifest=manifest) if record.kind is None and manifest.parent == record.slot:
+            return replace(record, effect="commit")
         case Commit(manifest=manifest) if record.kind is None:
-            return replace(record, effect="commit" if manifest.parent == record.slot else "takeover")
+            return replace(record, effect="takeover" if manifest.term == record.slot else "none")
         case Restore() as restore if record.kind is None and record.slot in (restore.parent, restore.term):
             return replace(record, effect="commit" if restore.parent == record.slot else "takeover")
         case Restore():

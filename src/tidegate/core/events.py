@@ -5,27 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidegate.core.log import LogRecord, LogView
+from tidegate.core.log import LogRecord, LogView, Takeover
 from tidegate.core.prepare import PrepareAck
-from tidegate.core.summary import LogSummary
 
 # -- events: the log -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """The log was read: at election all of it, or a summary with the slots that it asks for and all behind it;
-    after ``ReadLog`` what is there from that slot on.
+    """The log was read: its newest base, what that needs, and all after it.
 
     A log that cannot be read is no event: without it there is no leader.
     """
 
     entries: tuple[LogRecord, ...] = field(repr=False)  # all manifests there are, and the story wants one line
-    summary: LogSummary | None = field(default=None, repr=False)
 
     def view(self) -> LogView:
-        """What it adds up to. Not of an answer to ``ReadLog``, which is a part."""
-        return LogView(self.entries, self.summary)
+        """What it adds up to."""
+        return LogView(self.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +54,29 @@ class PutAnswered:
     slot: int
     write_id: str
     answer: PutAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """No slot after ours is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Somebody else has written after us; ``by`` is the takeover in force, where it could be read."""
+
+    by: Takeover | None = None
+
+
+LogAnswer: TypeAlias = Last | Followed | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class LogChecked:
+    """The answer to a ``CheckLog``. ``Followed`` may also be told unasked, by whoever finds it out."""
+
+    slot: int
+    answer: LogAnswer
 
 
 # -- events: people and time ---------------------------------------------------------------------------------
@@ -190,6 +210,7 @@ class HideFailed:
 Event: TypeAlias = (
     LogRead
     | PutAnswered
+    | LogChecked
     | TriggerRequested
     | CancelRequested
     | RestoreRequested

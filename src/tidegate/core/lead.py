@@ -1,94 +1,64 @@
 """Leading a job: taking over, starting gangs, having committables published, stopping. Checkpoints come on top of it.
 
-This half of the coordinator owns the log and the publisher. It knows when a gang may start and when the job
-is over, and leaves the attempts at checkpoints to the class that builds on it, by the hooks at its end.
+This half of the coordinator owns the log and the publisher. Attempts at checkpoints are left to the hooks at its end.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import assert_never
 
 from tidegate.core import command
 from tidegate.core.append import Landed, LogAppender, NotAsked, PutOutcome, StillOpen, Taken
+from tidegate.core.confirm import LogConfirmer
 from tidegate.core.events import (
+    Followed,
     GangLost,
     GangRunning,
     Hidden,
     HideFailed,
+    LogChecked,
     LogRead,
     Published,
     PublishFailed,
     PutAnswered,
     RestoreRequested,
 )
-from tidegate.core.log import Commit, Damaged, LogEntry, LogRecord, LogView, Restore, Takeover
+from tidegate.core.log import Base, Commit, Damaged, LogEntry, LogView, Restore, Takeover
+from tidegate.core.mode import LEGAL_MODES, PUBLISHING, Mode
 from tidegate.core.orders import (
     Effect,
     Hide,
     JobFinished,
     JobStopped,
+    ReadLog,
+    Replaced,
     ResolveRestore,
     Stamp,
     StartGang,
     StepDown,
+    StepDownReason,
     StopGang,
+    StoreSilent,
+    TrimLog,
     Unnamed,
-    WriteSummary,
+    Unpublishable,
 )
 from tidegate.core.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.core.publish import Publisher
+from tidegate.core.retain import trim_bound
 from tidegate.errors import CorruptDataError, ProtocolError, UnexpectedPhase
 from tidegate.ids import CheckpointId
 
 
-class Mode(Enum):
-    """Where a leader stands."""
-
-    READING = "reading the log"
-    TAKING_OVER = "taking over"
-    READY = "ready to start a gang"
-    RESTORING = "writing a restore entry"
-    RECOVERING = "recovering the sinks"
-    STARTING = "starting a gang"
-    RUNNING = "running"
-    ENDING = "ending the gang"
-    SETTLING = "waiting for open answers"
-    FINISHING = "publishing the final checkpoint"
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    DEPOSED = "deposed"
-
-
-LEGAL_MODES: dict[Mode, frozenset[Mode]] = {
-    Mode.READING: frozenset({Mode.TAKING_OVER, Mode.STOPPED}),
-    Mode.TAKING_OVER: frozenset({Mode.READY, Mode.DEPOSED}),
-    Mode.READY: frozenset({Mode.RESTORING, Mode.RECOVERING, Mode.STARTING, Mode.RUNNING, Mode.STOPPED}),
-    Mode.RESTORING: frozenset({Mode.RECOVERING, Mode.DEPOSED}),
-    Mode.RECOVERING: frozenset({Mode.STARTING, Mode.FINISHED, Mode.STOPPED, Mode.DEPOSED}),
-    Mode.STARTING: frozenset({Mode.RUNNING, Mode.ENDING, Mode.SETTLING}),
-    Mode.RUNNING: frozenset({Mode.ENDING, Mode.SETTLING, Mode.FINISHING, Mode.DEPOSED}),
-    Mode.ENDING: frozenset({Mode.SETTLING, Mode.FINISHING, Mode.DEPOSED}),
-    Mode.SETTLING: frozenset({Mode.READY, Mode.STOPPED, Mode.DEPOSED}),
-    Mode.FINISHING: frozenset({Mode.FINISHED, Mode.DEPOSED}),
-    Mode.FINISHED: frozenset(),
-    Mode.STOPPED: frozenset(),
-    Mode.DEPOSED: frozenset(),
-}
-OVER = frozenset({Mode.FINISHED, Mode.STOPPED, Mode.DEPOSED})
-SUMMARY_EVERY = 64
-"""Entries between two summaries: no more than about so many are read behind one by the next start."""
-SUMMARY_AT_END = 8
-"""The same for one that is written because the job is about to end. Fewer are read at one go anyway."""
-_PUBLISHING = frozenset({Mode.RECOVERING, Mode.RUNNING, Mode.ENDING, Mode.FINISHING})
-
-
 class Leader:
-    """Term, gang and sinks. ``log`` is what this leader knows of the log; read it, never change it."""
+    """Term, gang and sinks. ``log`` is what this leader knows of the log; read it, never change it.
 
-    def __init__(self, config: DistributedCheckpointConfig, leader: str) -> None:
+    ``host`` and ``pid`` are for people: who is told that it was replaced wants to know by whom.
+    """
+
+    def __init__(self, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0) -> None:
         self.config = config
-        self.leader = leader
+        self.leader, self.host, self.pid = leader, host, pid
         self.log = LogView()
         self.term: int | None = None
         self.mode = Mode.READING
@@ -96,10 +66,11 @@ class Leader:
         self.nodes: frozenset[int] = frozenset()
         self.source_nodes: frozenset[int] = frozenset()
         self._appender = LogAppender(config.put_retry_ms, config.put_give_up_ms)
+        self._confirmer = LogConfirmer(config.put_retry_ms, config.put_give_up_ms)
         self._publisher = Publisher.of(config)
         self._out: list[Effect] = []
         self._writes = 0
-        self._summed = 0
+        self._wall_ms = 0
         self._stopping = False
         self._started_any = self._sinks_ahead = False
         self._gang_alive = False
@@ -110,10 +81,9 @@ class Leader:
 
     def _log_read(self, event: LogRead, now_ms: int) -> None:
         if self.mode is not Mode.READING:
-            self._put_settled(self._appender.read(event.entries, now_ms), now_ms)
+            self.metrics.stale_messages += 1
             return
         self.log = event.view()
-        self._summed = 0 if event.summary is None else event.summary.next_slot
         self._move(Mode.TAKING_OVER)
         self._take_over(now_ms)
 
@@ -125,37 +95,63 @@ class Leader:
             case Landed(entry):
                 self.log.apply(entry)
                 self._landed(entry, now_ms)
-            case Taken(entry, Takeover()):
-                self.log.apply(entry)
-                self._take_over(now_ms)
+            case Taken(_, Takeover()):  # what is there may be older than it seems: the slot may have been trimmed before
+                self._move(Mode.READING)
+                self._out.append(ReadLog())
+            case Taken(Damaged() as entry, _):
+                self._step_down(Replaced(None, entry.slot, entry.why))
             case Taken(entry, _):
-                self._step_down(_slot_gone(entry))
-            case StillOpen(orders):
-                self._out.extend(orders)
+                self._step_down(Replaced(entry if isinstance(entry, Takeover) else None, entry.slot))
+            case StillOpen():
+                pass
             case NotAsked():
                 self.metrics.stale_messages += 1
             case _:
                 assert_never(outcome)
 
     def _landed(self, entry: LogEntry, now_ms: int) -> None:
-        if isinstance(entry, Takeover):
-            self.term = entry.slot
-            self.metrics.leader_failovers += entry.slot > 0
-            self._ready()
-        elif isinstance(entry, Restore):
-            self._move(Mode.RECOVERING)
-            self._publisher.recover(self._hiding(entry), self.log.head)
-        else:
-            self._committed(entry, now_ms)
-        final = isinstance(entry, Commit) and entry.manifest.final
-        self._sum_up(SUMMARY_AT_END if final else SUMMARY_EVERY)
+        match entry:
+            case Takeover():
+                self.term = entry.slot
+                self.metrics.leader_failovers += entry.slot > 0
+                self._confirm(now_ms)
+            case Restore():
+                self._move(Mode.RECOVERING)
+                self._publisher.recover(self._hiding(entry), self.log.head)
+            case Base():
+                self._trim()
+                if self.mode is Mode.CONFIRMING:
+                    self._ready()
+            case Commit():
+                self._committed(entry, now_ms)
+                if self.mode is Mode.RUNNING and not self._stopping:
+                    self._sum_up(now_ms)
+            case _:
+                assert_never(entry)
 
-    def _sum_up(self, entries_min: int) -> None:
-        """Have a summary written if there are so many entries more than in the one before."""
-        if self.log.next_slot - self._summed < entries_min or (summary := self.log.summary()) is None:
-            return
-        self._summed = summary.next_slot
-        self._out.append(WriteSummary(summary))
+    def _confirm(self, now_ms: int) -> None:
+        """Go on only if the log ends with what we know of it."""
+        self._move(Mode.CONFIRMING)
+        self._out.append(self._confirmer.ask(self.log.next_slot - 1, now_ms))
+
+    def _log_checked(self, event: LogChecked, now_ms: int) -> None:
+        asked = self._confirmer.answered(event, now_ms)
+        if isinstance(event.answer, Followed):
+            self._step_down(Replaced(event.answer.by, event.slot + 1))
+        elif asked and not self._sum_up(now_ms):
+            self._ready()
+
+    def _sum_up(self, now_ms: int) -> bool:
+        """Put a base if there are enough entries since the last one. Only where no attempt aims for its slot."""
+        due = self.log.since_base >= self.config.base_every
+        base = self.log.summed_up(self._write_id()) if due else None
+        if base is not None:
+            self._out.append(self._appender.put(base, now_ms))
+        return base is not None
+
+    def _trim(self) -> None:
+        if self.config.auto_gc and (bound := trim_bound(self.log.bases)) is not None:
+            self._out.append(TrimLog(*bound))
 
     def _hiding(self, entry: Restore) -> Hide | None:
         """What sinks must not show after this restore."""
@@ -167,7 +163,15 @@ class Leader:
 
     def _take_over(self, now_ms: int) -> None:
         slot = self.log.next_slot
-        entry = Takeover(slot=slot, term=slot, write_id=self._write_id(), leader=self.leader)
+        entry = Takeover(
+            slot=slot,
+            term=slot,
+            write_id=self._write_id(),
+            leader=self.leader,
+            host=self.host,
+            pid=self.pid,
+            wall_ms=self._wall_ms,
+        )
         self._out.append(self._appender.put(entry, now_ms))
 
     def _write_id(self) -> str:
@@ -249,7 +253,6 @@ class Leader:
     def _stop_requested(self, now_ms: int) -> None:
         self._stopping = True
         self._publisher.hurry()
-        self._sum_up(SUMMARY_AT_END)
         if self.mode in (Mode.READING, Mode.READY):
             self._stopped()
         elif self.mode in (Mode.STARTING, Mode.RUNNING):
@@ -268,11 +271,11 @@ class Leader:
                 known = self._publisher.succeeded(epoch=epoch)
             case Hidden(gang):
                 known = self._publisher.succeeded(gang=gang)
-            case PublishFailed(epoch, _):
-                known = self._publisher.failed(now_ms, epoch=epoch)
+            case PublishFailed(epoch, why):
+                known = self._publisher.failed(now_ms, why, epoch=epoch)
                 self.metrics.publish_retries += known
-            case HideFailed(gang, _):
-                known = self._publisher.failed(now_ms, gang=gang)
+            case HideFailed(gang, why):
+                known = self._publisher.failed(now_ms, why, gang=gang)
                 self.metrics.publish_retries += known
             case _:
                 assert_never(event)
@@ -286,7 +289,7 @@ class Leader:
 
     def _advance(self, now_ms: int) -> None:
         """Whatever can go on now does. Called after every event."""
-        self._retry_put(now_ms)
+        self._ask_again(now_ms)
         self._publish(now_ms)
         match self.mode:
             case Mode.RECOVERING if not self._publisher.backlog:
@@ -297,22 +300,25 @@ class Leader:
                 self._stop_sent = True
                 self._out.append(StopGang(self.log.gang, self._why))
             case Mode.SETTLING if not self._appender.is_open and self._publisher.outstanding is None:
-                self._settled()
+                self._settled(now_ms)
             case _:
                 pass
 
-    def _retry_put(self, now_ms: int) -> None:
-        if self._appender.gave_up(now_ms):
-            self._step_down("the store gives no answer to a put")
-        elif order := self._appender.due(now_ms):
-            self.metrics.put_retries += 1
-            self._out.append(order)
+    def _ask_again(self, now_ms: int) -> None:
+        """Whatever the store has not answered."""
+        for asking in (self._appender, self._confirmer):
+            if asking.gave_up(now_ms):
+                self._step_down(StoreSilent(asking.waited_ms(now_ms), asking.why or "it said nothing"))
+                return
+            if order := asking.due(now_ms):
+                self.metrics.put_retries += 1
+                self._out.append(order)
 
     def _publish(self, now_ms: int) -> None:
-        if self.mode not in _PUBLISHING and not self._stops_last():
+        if self.mode not in PUBLISHING and not self._stops_last():
             return
         if self._publisher.exhausted:
-            self._step_down("committables cannot be published")
+            self._step_down(Unpublishable(self.config.publish_tries_max, self._publisher.why))
         elif order := self._publisher.next(self.log.gang, now_ms):
             self._out.append(order)
 
@@ -328,9 +334,9 @@ class Leader:
         else:
             self._start_gang()
 
-    def _settled(self) -> None:
+    def _settled(self, now_ms: int) -> None:
         if not self._stopping:
-            self._ready()
+            self._confirm(now_ms)
         elif not self._publisher.backlog:
             self._stopped()
 
@@ -351,8 +357,8 @@ class Leader:
     def _stopped(self) -> None:
         self._over(Mode.STOPPED, JobStopped(), "the job was stopped")
 
-    def _step_down(self, reason: str) -> None:
-        self._over(Mode.DEPOSED, StepDown(reason), reason)
+    def _step_down(self, reason: StepDownReason) -> None:
+        self._over(Mode.DEPOSED, StepDown(reason), str(reason))
 
     def _over(self, mode: Mode, outcome: JobFinished | JobStopped | StepDown, reason: str) -> None:
         self._move(mode)
@@ -392,9 +398,3 @@ class Leader:
     def _close(self, reason: str) -> None:
         """This leader gives no more orders."""
         raise NotImplementedError
-
-
-def _slot_gone(entry: LogRecord) -> str:
-    if isinstance(entry, Damaged):
-        return f"slot {entry.slot} of the log is taken: {entry.why}"
-    return f"slot {entry.slot} of the log was taken by a newer leader term={entry.term}"

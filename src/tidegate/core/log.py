@@ -5,16 +5,18 @@ that the rules could not have produced. An entry that is damaged keeps its slot 
 because the rules leave no doubt about them: a commit's parent is the head before it. Only a restore that
 nothing sound follows leaves the head unclear. It knows no store and no leader.
 
-A log grows for ever and a view does not: what is older than anything restorable is forgotten, but for what
-savepoints and carried committables still refer to. All of a view's state but the manifests fits a summary.
+A view does not grow with its log: what is older than anything restorable is forgotten, but for what
+savepoints and carried committables still refer to. All of its state but the manifests fits a base, an entry
+that makes most of those before it superfluous.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
 
+from tidegate.core.base import Base
 from tidegate.core.entries import (
     Commit,
     Damaged,
@@ -28,10 +30,10 @@ from tidegate.core.entries import (
     read_entry,
 )
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.summary import KnownDamage, LogSummary
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 __all__ = [
+    "Base",
     "Commit",
     "Damaged",
     "LogEntry",
@@ -53,8 +55,8 @@ class LogView:
     be read; ``unclear`` the one that leaves the head unknown: then ``head_epoch`` is the head before it, and
     what is true now lies in that lineage.
 
-    With a ``summary``, the entries are those in its ``slots`` and those behind it; if they are not what it
-    says, ``CorruptDataError``. The view is the same as one of all entries.
+    Of the entries given at first only those count that come after the newest base, and those that it needs. The view is the
+    same as one of all entries. ``bases`` are the last two that were taken: what a reader may begin at.
     """
 
     __slots__ = (
@@ -62,7 +64,7 @@ class LogView:
         "_lineage",
         "_lost",
         "_manifests",
-        "_write_id",
+        "bases",
         "damage",
         "gang",
         "last_id",
@@ -72,7 +74,7 @@ class LogView:
         "unclear",
     )
 
-    def __init__(self, entries: Iterable[LogRecord] = (), summary: LogSummary | None = None) -> None:
+    def __init__(self, entries: Iterable[LogRecord] = ()) -> None:
         self.next_slot = 0
         self.term: int | None = None
         self.gang = 0
@@ -80,14 +82,14 @@ class LogView:
         self.oldest_restorable = 0
         self._lineage: list[int] = []
         self._left: set[int] = set()
-        self._write_id: str | None = None
+        self.bases: tuple[Base, ...] = ()
         self._manifests: dict[int, CheckpointManifest] = {}
         self._lost: dict[int, Damaged] = {}
         self.damage: tuple[Damaged, ...] = ()
         self.unclear: Damaged | None = None
         every = list(entries)
-        if summary is not None:
-            self._resume(summary, [entry for entry in every if entry.slot < summary.next_slot])
+        if (base := newest_base(every)) is not None:
+            self._begin_at(base, {entry.slot: entry for entry in every})
         for entry in explained(entry for entry in every if entry.slot >= self.next_slot):
             self.apply(entry)
 
@@ -183,13 +185,15 @@ class LogView:
             self._restore(entry.slot, entry.parent)
         elif isinstance(entry, Damaged):
             self._lose(entry)
+        elif isinstance(entry, Base):
+            self.bases = (*self.bases[-1:], entry)
         else:
             self._commit(entry.manifest)
         self.next_slot = entry.slot + 1
-        self._write_id = None if isinstance(entry, Damaged) else entry.write_id
 
     def _restore(self, slot: int, parent: int | None) -> None:
         self.gang, self.unclear = slot, None
+        self.damage = tuple(replace(d, effect="none") if d.effect == "unclear" else d for d in self.damage)
         while self._lineage and self._lineage[-1] != parent:
             self._left.add(self._lineage.pop())
 
@@ -242,7 +246,7 @@ class LogView:
             )
         if isinstance(entry, Restore):
             self._check_restore(entry.parent)
-        else:
+        elif isinstance(entry, Commit):
             self._check_commit(entry.manifest)
 
     def _check_restore(self, parent: int | None) -> None:
@@ -275,49 +279,57 @@ class LogView:
         else:
             manifest.check_parent(head)
 
-    # -- summaries
+    # -- bases
 
-    def summary(self) -> LogSummary | None:
-        """All of this but the manifests. ``None`` where the next entries may change what is known: the last one
-        can't be read, or it is not known what a damaged one did."""
-        known = [KnownDamage(d.slot, d.effect, d.parent) for d in self.damage if d.effect != "unclear"]
-        if self._write_id is None or self.term is None or len(known) < len(self.damage):
+    @property
+    def since_base(self) -> int:
+        """How many entries a reader has to read after the newest base."""
+        return self.next_slot - (self.bases[-1].slot + 1 if self.bases else 0)
+
+    def summed_up(self, write_id: str) -> Base | None:
+        """The base that may follow. ``None`` while later entries may change what is known of a damaged one."""
+        if self.term is None or any(damaged.effect == "unclear" for damaged in self.damage):
             return None
-        return LogSummary(
-            next_slot=self.next_slot,
-            write_id=self._write_id,
+        unread = {d.slot for d in self.damage if d.may_be_commit} - set(self._lost)
+        return Base(
+            slot=self.next_slot,
             term=self.term,
+            write_id=write_id,
             gang=self.gang,
             last_id=self.last_id,
             oldest_restorable=self.oldest_restorable,
             lineage=tuple(self._lineage),
             left=tuple(sorted(self._left)),
             held=tuple(sorted(self._manifests)),
-            damage=tuple(known),
+            lost=tuple(sorted(self._lost)),
+            unread=tuple(sorted(unread)),
         )
 
-    def _resume(self, summary: LogSummary, entries: Sequence[LogRecord]) -> None:
-        """Be what the summary says, with the manifests from the log."""
-        found = {entry.slot: entry for entry in entries}
-        last = found.get(summary.next_slot - 1)
-        if last is None or isinstance(last, Damaged) or last.write_id != summary.write_id:
-            raise _unfit(summary.next_slot - 1)
-        for slot in summary.held:
-            entry = found.get(slot)
-            if not isinstance(entry, Commit):
-                raise _unfit(slot)
-            self._manifests[slot] = entry.manifest
-        for known in summary.damage:
-            damaged = found.get(known.slot)
-            if not isinstance(damaged, Damaged):  # a copy was put back: all is to be read anew
-                raise _unfit(known.slot)
-            self.damage += (replace(damaged, effect=known.effect, parent=known.parent),)
-        self._lost = {damaged.slot: damaged for damaged in self.damage if damaged.effect == "commit"}
-        self._lineage, self._left = list(summary.lineage), set(summary.left)
-        self.next_slot, self._write_id = summary.next_slot, summary.write_id
-        self.term, self.gang, self.last_id = summary.term, summary.gang, summary.last_id
-        self.oldest_restorable = summary.oldest_restorable
+    def _begin_at(self, base: Base, found: Mapping[int, LogRecord]) -> None:
+        """Be what the base says, with the manifests from the log. One that was lost may have been put back since."""
+        self.bases = (base,)
+        self.next_slot, self.term, self.gang = base.slot + 1, base.term, base.gang
+        self.last_id, self.oldest_restorable = base.last_id, base.oldest_restorable
+        self._lineage, self._left = list(base.lineage), set(base.left)
+        for slot in base.needed:
+            match found.get(slot):
+                case Damaged() as damaged if slot in base.unread:
+                    self.damage += (replace(damaged, kind=None, effect="none"),)
+                case Damaged() as damaged:
+                    self._lost[slot] = replace(damaged, effect="commit")
+                    self.damage += (self._lost[slot],)
+                case Commit(manifest=manifest) if slot not in base.unread:
+                    self._manifests[slot] = manifest
+                    self.last_id = max(self.last_id, manifest.checkpoint_id)
+                case None:
+                    raise CorruptDataError(f"the log is broken: slot {slot} is missing, which slot {base.slot} needs")
+                case _ if slot not in base.unread:
+                    raise CorruptDataError(f"the log is broken at slot {slot}: slot {base.slot} says that it is a commit")
+                case _:
+                    pass  # it can be read now, and is no longer of interest
+        self._forget()
 
 
-def _unfit(slot: int) -> CorruptDataError:
-    return CorruptDataError(f"the summary of the log says something else than the log does slot={slot}")
+def newest_base(records: Iterable[LogRecord]) -> Base | None:
+    """Where a reader of these entries begins."""
+    return max((each for each in records if isinstance(each, Base)), key=lambda base: base.slot, default=None)

@@ -1,6 +1,6 @@
 """The coordinator's orders, as data. The facts that answer them are in ``events``.
 
-The shell performs orders in the order in which they are given. ``PutEntry``, ``ReadLog``, ``Hide``,
+The shell performs orders in the order in which they are given. ``PutEntry``, ``ReadLog``, ``CheckLog``, ``Hide``,
 ``Publish``, ``ResolveRestore``, ``StartGang`` and ``StopGang`` have an answer each, named in their
 docstrings; the rest has none.
 """
@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tidegate.core.log import LogEntry, encode_entry
+from tidegate.core.log import LogEntry, Takeover, encode_entry
 from tidegate.core.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.summary import LogSummary
 from tidegate.errors import CheckpointAbortedError
 
 # -- the log -------------------------------------------------------------------------------------------------
@@ -34,9 +33,14 @@ class PutEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """Read the log from this slot on. Answered by ``LogRead``, which may be empty."""
+    """Read the log anew. Answered by ``LogRead``."""
 
-    from_slot: int
+
+@dataclass(frozen=True, slots=True)
+class CheckLog:
+    """List the log, in ascending order: is any slot after this one taken? Answered by ``LogChecked``, exactly once."""
+
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,12 @@ class WriteLatestHint:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteSummary:
-    """Put the summary, over any other. AFTER its entries are in the log; may fail, and nobody waits for it."""
+class TrimLog:
+    """Delete the slots below this one, except ``keep`` and takeovers. AFTER the base that allows it is in the log; may fail,
+    may be given up halfway, and nobody waits for it."""
 
-    summary: LogSummary
+    below: int
+    keep: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +274,47 @@ class SetTimer:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """Somebody else writes the log now: ``by``, where that could be read. ``slot`` is what we had wanted next."""
+
+    by: Takeover | None
+    slot: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"another driver has taken over slot={self.slot}{self.why and f': {self.why}'}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSilent:
+    """The store gave no definite answer for so long. Nobody knows what it holds."""
+
+    waited_ms: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"the store gave no answer for {self.waited_ms} ms: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublishable:
+    """What is committed cannot be made visible; ``why`` is what the sink said last."""
+
+    tries: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"committables cannot be published: {self.why}"
+
+
+StepDownReason: TypeAlias = Replaced | StoreSilent | Unpublishable
+
+
+@dataclass(frozen=True, slots=True)
 class StepDown:
     """This leader is over: it gives no more orders. What it has begun is settled by whoever leads next."""
 
-    reason: str
+    reason: StepDownReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +332,9 @@ class JobStopped:
 Effect: TypeAlias = (
     PutEntry
     | ReadLog
+    | CheckLog
     | WriteLatestHint
-    | WriteSummary
+    | TrimLog
     | CollectGarbage
     | SendStarted
     | SendInject

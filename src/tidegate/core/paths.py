@@ -69,13 +69,8 @@ class LatestHint:
     """The hint at the newest commit. Never the truth."""
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryHint:
-    """What a prefix of the log adds up to. Never the truth."""
-
-
 CheckpointObject: TypeAlias = StateObject | InFlightObject | SharedRun
-JobObject: TypeAlias = LogObject | CheckpointObject | LatestHint | SummaryHint
+JobObject: TypeAlias = LogObject | CheckpointObject | LatestHint
 
 
 class JobPaths:
@@ -96,11 +91,6 @@ class JobPaths:
     def latest(self) -> str:
         """The hint at the newest commit."""
         return f"{self.job}/_latest"
-
-    @property
-    def summary(self) -> str:
-        """What a prefix of the log adds up to."""
-        return f"{self.job}/_summary"
 
     @property
     def log_prefix(self) -> str:
@@ -151,8 +141,6 @@ class JobPaths:
                 return self.shared(checkpoint_id, run)
             case LatestHint():
                 return self.latest
-            case SummaryHint():
-                return self.summary
             case _:
                 assert_never(name)
 
@@ -176,8 +164,6 @@ def checkpoint_of(name: JobObject | None) -> int | None:
 def _parsed(rest: str) -> JobObject | None:
     if rest == "_latest":
         return LatestHint()
-    if rest == "_summary":
-        return SummaryHint()
     if found := _LOG.fullmatch(rest):
         return LogObject(int(found[1]))
     if found := _STATE.fullmatch(rest):

@@ -21,7 +21,8 @@ class DistributedCheckpointConfig:
     how long no further node may report before the checkpoint is given up. A put that stays unanswered for
     ``put_give_up_ms``, or a publish that failed ``publish_tries_max`` times in a row and for
     ``publish_give_up_ms``, makes the leader step down: nothing else would be safe. ``publish_budgets`` are of
-    sinks, by operator; all others show every epoch at once.
+    sinks, by operator; all others show every epoch at once. After ``base_every`` entries the log is summed up by
+    another one, and what lies before the last but one of those is trimmed.
     """
 
     checkpoint_interval_ms: int | None = 30_000
@@ -43,6 +44,7 @@ class DistributedCheckpointConfig:
     publish_tries_max: int = 20
     publish_give_up_ms: int = 0
     publish_budgets: Mapping[str, PublishBudget] = field(default_factory=dict)
+    base_every: int = 64
 
     def __post_init__(self) -> None:
         if self.max_concurrent_checkpoints != 1:
@@ -65,6 +67,7 @@ class DistributedCheckpointConfig:
             "put_give_up_ms",
             "publish_retry_ms",
             "publish_tries_max",
+            "base_every",
         ):
             _check_at_least(1, name, getattr(self, name))
         _check_at_least(0, "unaligned_threshold_ms", self.unaligned_threshold_ms)

@@ -57,6 +57,7 @@ class Publisher:
         "_unpublished",
         "_waiting",
         "outstanding",
+        "why",
     )
 
     def __init__(
@@ -77,6 +78,7 @@ class Publisher:
         self._flushing = self._hurried = False
         self._failures = 0
         self._retry_at: int | None = None
+        self.why = ""
         self.outstanding: Hide | Publish | None = None
 
     @classmethod
@@ -175,7 +177,7 @@ class Publisher:
         self._failures, self.outstanding = 0, None
         return True
 
-    def failed(self, now_ms: int, epoch: int | None = None, gang: int | None = None) -> bool:
+    def failed(self, now_ms: int, why: str, epoch: int | None = None, gang: int | None = None) -> bool:
         """The outstanding step is not done and will be tried again. False: not what was asked for."""
         if not self._is_outstanding(epoch, gang):
             return False
@@ -184,7 +186,7 @@ class Publisher:
             self._failed_ms = now_ms
         self._failing_ms = now_ms - self._failed_ms
         self._failures += 1
-        self.outstanding = None
+        self.outstanding, self.why = None, why
         return True
 
     def _release(self, now_ms: int) -> None:

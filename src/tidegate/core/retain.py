@@ -7,9 +7,11 @@ belongs to an attempt at or above the bound, or to a dead one that the next coll
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 
+from tidegate.core.base import Base
+from tidegate.core.entries import kind_of
 from tidegate.core.log import LogView
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.paths import JobPaths, checkpoint_of
@@ -56,7 +58,7 @@ def collection_bound(view: LogView) -> int:
 def garbage(paths: JobPaths, listed: Iterable[str], keep: frozenset[str], bound: int) -> list[str]:
     """What to delete of the listed objects: uploaded for a checkpoint below the bound, and kept by nobody.
 
-    The log, the hint and names that are not ours are never in it.
+    The log, the hint and names that are not ours are never in it: the log has rules of its own, below.
     """
     doomed = []
     for path in listed:
@@ -64,3 +66,30 @@ def garbage(paths: JobPaths, listed: Iterable[str], keep: frozenset[str], bound:
         if owner is not None and owner < bound and path not in keep:
             doomed.append(path)
     return doomed
+
+
+# -- the log -------------------------------------------------------------------------------------------------
+
+
+def trim_bound(bases: Sequence[Base]) -> tuple[int, frozenset[int]] | None:
+    """Below which slot the log may be trimmed, and what stays there; ``None``: nothing may go yet.
+
+    Two bases are kept with all that either needs: should the newest be damaged, readers begin at the one before.
+    """
+    if len(bases) < 2:
+        return None
+    older, newer = bases[-2:]
+    return older.slot, frozenset((*older.needed, *newer.needed))
+
+
+def trimmable(slots: Iterable[int], below: int, keep: frozenset[int]) -> list[int]:
+    """Which of these slots may go if their entries ``may_be_trimmed``, oldest first."""
+    return sorted(slot for slot in slots if slot < below and slot not in keep)
+
+
+def may_be_trimmed(opening: bytes) -> bool:
+    """True when an entry that begins so is no takeover. One that does not tell what it is stays.
+
+    A deposed leader that wakes up aims at the slot of its successor's takeover: were that free, its put would succeed.
+    """
+    return kind_of(opening) in ("commit", "restore", "base")

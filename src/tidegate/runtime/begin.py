@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,7 +104,11 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
     check_places(plan)
     coordinator = DistributedCheckpointCoordinator(
-        plan_shape(plan, options.parallelism), config, leader=secrets.token_hex(8)
+        plan_shape(plan, options.parallelism),
+        config,
+        leader=secrets.token_hex(8),
+        host=socket.gethostname(),
+        pid=os.getpid(),
     )
     savepoint = None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape)
     launches = _Launches(place, options)

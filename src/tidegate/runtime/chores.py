@@ -8,8 +8,7 @@ import threading
 from tidegate.core import events as ev
 from tidegate.core import orders as do
 from tidegate.core.retain import garbage
-from tidegate.core.summary import LogSummary
-from tidegate.errors import WAITED_FOR, TidegateError
+from tidegate.errors import WAITED_FOR, RetryableError, TidegateError
 from tidegate.ids import U64_LIMIT
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
@@ -31,7 +30,7 @@ class Chores:
         self._publisher = publisher
         self.spools = spools
         self._lock = threading.Lock()
-        self._wanted: do.CollectGarbage | None = None
+        self._wanted: dict[type, do.CollectGarbage | do.TrimLog] = {}
         self._collecting = False
         self._rounds = 0
 
@@ -44,12 +43,21 @@ class Chores:
             answer = ev.Unknown(str(error))
         return ev.PutAnswered(effect.slot, effect.write_id, answer)
 
-    def read(self, from_slot: int) -> ev.Event:
-        try:
-            return ev.LogRead(tuple(self._log.behind(from_slot)))
-        except WAITED_FOR as error:
-            log.warning("the log can't be read, the put is tried again: %s job=%s", error, self._log.paths.job)
-            return ev.LogRead(())
+    def read(self, _: None) -> ev.Event:
+        return self._log.recent()
+
+    def check(self, slot: int) -> ev.Event:
+        return ev.LogChecked(slot, self._log.check(slot))
+
+    def replaced(self, slot: int) -> ev.Event | None:
+        """That somebody has written after this slot; ``None``: nobody has."""
+        match self._log.check(slot):
+            case ev.Last():
+                return None
+            case ev.Unknown(why):
+                raise RetryableError(why)
+            case ev.Followed() as followed:
+                return ev.LogChecked(slot, followed)
 
     def write_hint(self, epoch: int) -> None:
         try:
@@ -57,43 +65,41 @@ class Chores:
         except (TidegateError, OSError) as error:
             log.warning("the hint at the latest checkpoint could not be written: %s job=%s", error, self._log.paths.job)
 
-    def write_summary(self, summary: LogSummary) -> None:
-        try:
-            self._log.write_summary(summary)
-        except (TidegateError, OSError) as error:
-            log.warning("the summary of the log could not be written: %s job=%s", error, self._log.paths.job)
-
-    def want_collected(self, effect: do.CollectGarbage) -> bool:
-        """Note the newest order, which says all that those before it said. True: ``collect_wanted`` has to be called.
+    def want_collected(self, effect: do.CollectGarbage | do.TrimLog) -> bool:
+        """Note the newest order of its kind, which says all that those before it said. True: ``collect_wanted`` has to be called.
 
         A store that is slower to list than the job commits would pile up rounds otherwise.
         """
         with self._lock:
-            idle, self._wanted, self._collecting = not self._collecting, effect, True
+            idle, self._collecting = not self._collecting, True
+            self._wanted[type(effect)] = effect
             return idle
 
     def collect_wanted(self, _: None) -> None:
         """Collect until nothing new is wanted."""
         while (effect := self._next_wanted()) is not None:
-            self._collect(effect)
+            try:
+                self._collect(effect)
+            except (TidegateError, OSError) as error:
+                log.warning("garbage was left for the next time: %s job=%s", error, self._log.paths.job)
 
-    def _next_wanted(self) -> do.CollectGarbage | None:
+    def _next_wanted(self) -> do.CollectGarbage | do.TrimLog | None:
         with self._lock:
-            effect, self._wanted = self._wanted, None
+            effect = self._wanted.pop(next(iter(self._wanted))) if self._wanted else None
             self._collecting = effect is not None
             return effect
 
-    def _collect(self, effect: do.CollectGarbage) -> None:
+    def _collect(self, effect: do.CollectGarbage | do.TrimLog) -> None:
         paths, store = self._log.paths, self._log.store
-        try:
-            listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
-            store.delete(garbage(paths, listed, effect.keep, effect.bound))
-            self.spools.trim(effect.resumable)
-            self._rounds += 1
-            if self._rounds % SWEEP_EVERY == 0:
-                self.sweep(None)
-        except (TidegateError, OSError) as error:
-            log.warning("garbage was left for the next time: %s job=%s", error, self._log.paths.job)
+        if isinstance(effect, do.TrimLog):
+            self._log.trim(effect.below, effect.keep)
+            return
+        listed = [info.path for prefix in paths.object_prefixes for info in store.list(prefix)]
+        store.delete(garbage(paths, listed, effect.keep, effect.bound))
+        self.spools.trim(effect.resumable)
+        self._rounds += 1
+        if self._rounds % SWEEP_EVERY == 0:
+            self.sweep(None)
 
     @property
     def sweeps(self) -> bool:

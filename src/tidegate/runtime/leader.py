@@ -20,7 +20,7 @@ from tidegate.core import orders as do
 from tidegate.core.coordinate import Mode
 from tidegate.core.patience import Patience
 from tidegate.core.problems import Problem, ProblemKind
-from tidegate.core.resolve import AlreadyFinished, Decision
+from tidegate.core.resolve import AlreadyFinished, Decision, FallBack, Refuse
 from tidegate.core.restart import Failure, FailureKind, GiveUp, RestartAfter, Verdict
 from tidegate.errors import (
     WAITED_FOR,
@@ -39,7 +39,7 @@ from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.opening import Opening
-from tidegate.runtime.report import aborted, committed
+from tidegate.runtime.report import aborted, committed, stepped_down
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.supply import Spools
 from tidegate.runtime.threads import Threads
@@ -311,12 +311,12 @@ class Leader:
             case do.PutEntry():
                 self._later("log", self._chores.put, effect)
             case do.ReadLog():
-                self._later("log", self._chores.read, effect.from_slot)
+                self._later("log", self._chores.read, None)
+            case do.CheckLog():
+                self._later("log", self._chores.check, effect.slot)
             case do.WriteLatestHint():
                 self._later("hint", self._chores.write_hint, effect.epoch)
-            case do.WriteSummary():
-                self._later("hint", self._chores.write_summary, effect.summary)
-            case do.CollectGarbage():
+            case do.CollectGarbage() | do.TrimLog():
                 if self._chores.want_collected(effect):
                     self._later("garbage", self._chores.collect_wanted, None)
             case do.Publish():
@@ -341,12 +341,15 @@ class Leader:
             case do.JobStopped():
                 self._finish("STOPPED")
             case do.StepDown():
-                stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
-                why = f"another driver has taken over this job: {effect.reason}" if stuck is None else f"gave up, {stuck}"
-                self._fail(Failure(FailureKind.SETUP, why))
+                self._fail(Failure(FailureKind.SETUP, self._stepped_down(effect.reason)))
             case _:
                 if self._gang is not None and self._gang.number == effect.stamp.gang:
                     self._gang.tell(effect.node, command(effect))
+
+    def _stepped_down(self, reason: do.StepDownReason) -> str:
+        """A store or a sink that was waited for in vain has told more than the coordinator knows."""
+        stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
+        return stepped_down(reason) if stuck is None or isinstance(reason, do.Replaced) else f"gave up, {stuck}"
 
     def _later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
         """Run blocking work on an executor; what it gives comes back as an event."""
@@ -377,9 +380,12 @@ class Leader:
                 self._timers.at(self._clock.now_ms() + wait_ms, self._choose_restore)
 
     def _decide(self, _: None) -> ev.Event | None:
-        # The coordinator waits for this answer and changes nothing meanwhile, so its own view of the log is as good as a new one.
+        # The coordinator has looked into the log before it asked, and changes nothing until this is answered.
         try:
             decision = self.opening.resolve(self._machine.log)
+            # Another leader may have collected what seems to be damaged.
+            if isinstance(decision, FallBack | Refuse) and (replaced := self._chores.replaced(self._machine.log.next_slot - 1)):
+                return replaced
         except WAITED_FOR as error:
             self._mailbox.post(partial(self._choose_again, str(error)))
             return None

@@ -1,24 +1,34 @@
-"""The job's log on an object store: read it, put one entry, look whether a checkpoint's objects are sound.
+"""The job's log on an object store: read it, put one entry, trim it, look whether a checkpoint's objects are sound.
 
-A start needs what the log adds up to, not its history: it reads the summary, the few slots that this names, and what came
-behind it. Whoever wants history reads everything. The summary is a cache: one that is old makes a start slower, and one that is
-missing, damaged or of another log makes it read everything.
+A reader lists the log, reads backwards from the newest slot to a base, then what that base needs. A leader trims meanwhile, and
+a slot that was trimmed may be filled again by a takeover that does not count. So a reader lists once more, and begins again
+unless the log still ends where it did: while nothing is added, nothing that it has read can have been trimmed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
 from typing import TypeVar
 
-from tidegate.core.events import LogRead
-from tidegate.core.lead import SUMMARY_EVERY
-from tidegate.core.log import Damaged, LogEntry, LogRecord, LogView, decode_entry, encode_entry, read_entry
+from tidegate.core.base import Base
+from tidegate.core.entries import OPENING_BYTES, missing_entry
+from tidegate.core.events import Followed, Last, LogAnswer, LogRead, Unknown
+from tidegate.core.log import (
+    Damaged,
+    LogEntry,
+    LogRecord,
+    LogView,
+    Takeover,
+    decode_entry,
+    encode_entry,
+    newest_base,
+    read_entry,
+)
 from tidegate.core.manifest import CheckpointManifest
 from tidegate.core.paths import JobPaths, LogObject
-from tidegate.core.summary import LogSummary, decode_summary, encode_summary
+from tidegate.core.retain import may_be_trimmed, trim_bound, trimmable
 from tidegate.errors import CorruptDataError, RetryableError
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store
@@ -27,7 +37,11 @@ log = logging.getLogger("tidegate")
 T = TypeVar("T")
 
 AT_ONCE = 8
-"""Slots that are asked for at the same time, and how far beyond the end of the log a reader looks for more of it."""
+"""Slots that are asked for at the same time."""
+LOOKS_MAX = 20
+"""How often a reader begins again because the log has gone on meanwhile."""
+TRIM_AT_ONCE = 500
+"""Slots that are deleted by one request."""
 
 
 class LogStore:
@@ -36,67 +50,74 @@ class LogStore:
     def __init__(self, store: Store, job: str) -> None:
         self.store = store
         self.paths = JobPaths(job)
+        self._takeovers: set[int] = set()
 
-    # -- all of it -------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def read(self) -> list[LogRecord]:
-        """Every entry, in order, damaged ones as such. One that was not written by this version is an error: fail closed."""
-        return [self._record(slot) for slot in self.slots()]  # on a local disk threads would take twice as long
+        """Every entry that is left, in order, damaged ones as such: history as far as it goes.
 
-    def slots(self) -> list[int]:
-        """The slots that are taken, in order."""
-        names = (self.paths.parse(info.path) for info in self.store.list(self.paths.log_prefix))
-        return sorted(name.slot for name in names if isinstance(name, LogObject))
-
-    # -- what it adds up to ----------------------------------------------------------------------------------------
+        One that was not written by this version is an error: fail closed.
+        """
+        return self._stable(lambda slots: [self._record(slot) for slot in slots])
 
     def view(self) -> LogView:
         """What the log adds up to."""
         return self.recent().view()
 
     def recent(self) -> LogRead:
-        """As much of the log as its view needs: a number of requests that does not grow with it, and no listing.
+        """As much of the log as its view needs: a number of requests that does not grow with it."""
+        return LogRead(tuple(self._stable(self._newest)))
 
-        Damage in what is read, and anything else that does not fit, is dealt with by reading everything. What is not read can
-        have no effect any more: the summary has it. A slot that went missing there is found by whoever reads everything.
+    def slots(self) -> list[int]:
+        """The slots that are taken, in order, by listings until two in a row end alike.
+
+        Object stores list in ascending order, so that a base that replaces another is seen. A directory has no order: there a
+        listing misses all that is newer than some slot only if two bases are put while it is made.
         """
-        summary = self._summary()
-        if summary is not None:
+        before = self._listed()
+        while (now := self._listed())[-1:] != before[-1:]:
+            before = now
+        return now
+
+    def _listed(self) -> list[int]:
+        names = (self.paths.parse(info.path) for info in self.store.list(self.paths.log_prefix))
+        return sorted(name.slot for name in names if isinstance(name, LogObject))
+
+    def _stable(self, read: Callable[[list[int]], list[LogRecord]]) -> list[LogRecord]:
+        """Read while the log stands still."""
+        for _ in range(LOOKS_MAX):
+            slots = self._listed()
             try:
-                named = self._each(self._record, summary.slots)
-                read = LogRead((*named, *self.behind(summary.next_slot)), summary)
-                read.view()  # raises if they do not fit
-                return read
-            except (CorruptDataError, FileNotFoundError) as error:
-                log.warning("reading the whole log, its summary is of no use: %s job=%s", error, self.paths.job)
-        entries = tuple(self.read())
-        if summary is None and len(entries) > SUMMARY_EVERY:
-            log.warning("there was no summary: the whole log was read entries=%s job=%s", len(entries), self.paths.job)
-        return LogRead(entries)
+                found = read(slots)
+            except FileNotFoundError:
+                continue
+            if self._listed()[-1:] == slots[-1:]:
+                return self._with_missing(found)
+        raise RetryableError(f"the log goes on faster than it can be read: a driver is at work job={self.paths.job}")
 
-    def behind(self, slot: int) -> list[LogRecord]:
-        """Every entry from this slot on. Ends where a whole window of slots is empty.
+    def _newest(self, slots: list[int]) -> list[LogRecord]:
+        """The newest base, what it needs, and all after it."""
+        found: dict[int, LogRecord] = {}
+        taken = set(slots)
+        for window in _parts(slots[::-1], AT_ONCE):
+            found |= zip(window, self._each(self._record, window), strict=True)
+            if (base := newest_base(found.values())) is not None:
+                needed = [slot for slot in base.needed if slot in taken and slot not in found]
+                found |= zip(needed, self._each(self._record, needed), strict=True)
+                break
+        return [found[slot] for slot in sorted(found)]
 
-        Slots are filled in order, so one that is missing before another is lost, unless it was written between two looks:
-        ``CorruptDataError``. If a whole window was lost in a row, a leader would write into the hole, and be stopped by the
-        first slot behind it that is taken; after that nobody can read the log without noticing.
-        """
-        found: list[LogRecord] = []
-        while True:
-            start = slot + len(found)
-            window = self._each(self._probe, range(start, start + AT_ONCE))
-            if not any(window):
-                return found
-            # The first may have come since: what is there behind it was put after it.
-            first = window[0] or self._probe(start)
-            if first is None:
-                path = self.paths.log_entry(start)
-                raise CorruptDataError(f"an entry of the log is missing before others path={path}", path=path)
-            found.append(first)
-            found += (record for record in takewhile(bool, window[1:]) if record)
+    def _with_missing(self, records: list[LogRecord]) -> list[LogRecord]:
+        """What the newest base needs and is gone counts as damaged: the base says what it was."""
+        base = newest_base(records)
+        there = {record.slot for record in records}
+        gone = [] if base is None else [slot for slot in base.needed if slot not in there]
+        lost: list[LogRecord] = [missing_entry(self.paths.log_entry(slot), slot) for slot in gone]
+        return sorted([*records, *lost], key=lambda record: record.slot)
 
     def begun(self) -> bool:
-        """True when there is any entry."""
+        """True when there is any entry. The first is a takeover, and stays."""
         return self._probe(0) is not None
 
     def identity(self) -> str | None:
@@ -114,18 +135,60 @@ class LogStore:
             return 0
         return int(text) if text.isdigit() else 0
 
-    def write_summary(self, summary: LogSummary) -> None:
-        """Put it over the one before, which may be newer: no harm."""
-        self.store.put(self.paths.summary, encode_summary(summary))
-
-    def _summary(self) -> LogSummary | None:
+    def check(self, slot: int) -> LogAnswer:
+        """Is this slot the last that is taken? Not known while a listing does not show it."""
         try:
-            return decode_summary(self.store.get(self.paths.summary), self.paths.summary)
-        except FileNotFoundError:
+            newest = max(self.slots(), default=-1)
+            if newest > slot:
+                return Followed(self._in_force())
+        except RetryableError as error:
+            return Unknown(str(error))
+        return Last() if newest == slot else Unknown(f"slot {slot} of the log is not listed")
+
+    def _in_force(self) -> Takeover | None:
+        """The takeover of whoever leads, as far as it can be read."""
+        try:
+            term = self.view().term
+            entry = None if term is None else self._record(term)
+        except (CorruptDataError, FileNotFoundError):
             return None
-        except CorruptDataError as error:
-            log.warning("%s job=%s", error, self.paths.job)
-            return None
+        return entry if isinstance(entry, Takeover) else None
+
+    # -- trimming --------------------------------------------------------------------------------------------------
+
+    def trim(self, below: int, keep: frozenset[int]) -> int:
+        """Delete the slots below this one that are no takeovers and not kept, a few hundred at a time; how many.
+
+        May be broken off anywhere, by a crash too: what is left has no effect, and goes the next time.
+        """
+        doomed = list(self._trimmable(below, keep))
+        for part in _parts(doomed, TRIM_AT_ONCE):
+            self.store.delete([self.paths.log_entry(slot) for slot in part])
+        return len(doomed)
+
+    def trim_as_allowed(self, *, dry_run: bool = False) -> int:
+        """Trim as the newest two bases allow. Safe beside a leader: what they allow stays allowed."""
+        bases = [entry for entry in self.read() if isinstance(entry, Base)]
+        bound = trim_bound(bases)
+        if bound is None:
+            return 0
+        return sum(1 for _ in self._trimmable(*bound)) if dry_run else self.trim(*bound)
+
+    def _trimmable(self, below: int, keep: frozenset[int]) -> Iterator[int]:
+        for slot in trimmable(self._listed(), below, keep):
+            if slot not in self._takeovers and self._may_go(slot):
+                yield slot
+
+    def _may_go(self, slot: int) -> bool:
+        """Nothing is deleted unseen: whether it is a takeover, only its bytes tell."""
+        try:
+            opening = self.store.get_range(self.paths.log_entry(slot), 0, OPENING_BYTES)
+        except (FileNotFoundError, CorruptDataError):  # gone, or too short to tell
+            return False
+        may_go = may_be_trimmed(opening)
+        if not may_go:
+            self._takeovers.add(slot)
+        return may_go
 
     # -- single entries --------------------------------------------------------------------------------------------
 
@@ -171,6 +234,10 @@ class LogStore:
     def fault(self, manifest: CheckpointManifest) -> str | None:
         """What is wrong with a checkpoint's objects; ``None``: nothing."""
         return objects_fault(self.store, manifest)
+
+
+def _parts(slots: Sequence[int], length: int) -> Iterator[Sequence[int]]:
+    return (slots[start : start + length] for start in range(0, len(slots), length))
 
 
 def objects_fault(store: Store, manifest: CheckpointManifest) -> str | None:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, assert_never
 
-from tidegate.core.orders import CheckpointAborted, CheckpointCompleted
+from tidegate.core.orders import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    Replaced,
+    StepDownReason,
+    StoreSilent,
+    Unpublishable,
+)
 from tidegate.core.prepare import PrepareAck
 
 COUNTS = ("rows_in", "rows_read", "rows_out", "unaligned_count", "threshold_switches", "total_inflight_bytes", "stale_commands")
@@ -107,3 +115,28 @@ def committed(effect: CheckpointCompleted) -> dict[str, Any]:
 def aborted(effect: CheckpointAborted) -> dict[str, Any]:
     """One that was given up, for people."""
     return {"checkpoint_id": effect.checkpoint_id, "epoch": None, "status": "aborted", "reason": effect.reason}
+
+
+def stepped_down(reason: StepDownReason) -> str:
+    """Why this driver leads no more, and what to do about it."""
+    match reason:
+        case Replaced(by=by):
+            if by is None:
+                return f"{reason}; this driver has ended and changed nothing"
+            since = datetime.fromtimestamp(by.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if by.wall_ms else "unknown"
+            return (
+                f"another driver has taken over this job, this one has ended and changed nothing: process {by.pid} on "
+                f"{by.host or 'an unknown host'} leads since {since} leader={by.leader} term={by.term}"
+            )
+        case StoreSilent(waited_ms=waited_ms, why=why):
+            return (
+                f"the store gave no answer for {waited_ms / 1000:.0f} s, so nobody knows what the log holds: check the store and "
+                f"start the job again: {why}"
+            )
+        case Unpublishable(tries=tries, why=why):
+            return (
+                f"committed rows could not be made visible in {tries} tries: fix the sink and start the job again, which "
+                f"publishes them: {why}"
+            )
+        case _:
+            assert_never(reason)

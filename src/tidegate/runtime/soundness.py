@@ -107,13 +107,16 @@ class Collected:
     kept_epochs: tuple[int, ...]
     objects: int
     bytes: int
+    entries: int = 0
+    """Of the log."""
 
 
 def collect(store: Store, job: str, retain: int, *, dry_run: bool = False) -> Collected:
     """Delete what neither the newest ``retain`` checkpoints nor a savepoint needs. Safe beside a running job.
 
     The bound is taken before the listing: what a live attempt uploads has a larger id, and what it takes from its parent
-    belongs to the newest checkpoint. If the log grew meanwhile, everything is looked at again.
+    belongs to the newest checkpoint. If the log grew meanwhile, everything is looked at again. The log itself is trimmed as far
+    as its newest bases allow; only a leader writes bases.
     """
     if retain < 1:
         raise InvalidUseError(f"at least one checkpoint is retained retain={retain}")
@@ -129,10 +132,11 @@ def collect(store: Store, job: str, retain: int, *, dry_run: bool = False) -> Co
         bound = collection_bound(view)
         listed = {info.path: info.size_bytes for prefix in paths.object_prefixes for info in store.list(prefix)}
         doomed = garbage(paths, listed, keep, bound)
-        if dry_run or not log.behind(view.next_slot):
+        if dry_run or max(log.slots(), default=-1) < view.next_slot:
             if not dry_run:
                 _delete(store, job, floor, doomed)
-            return Collected(job, tuple(m.epoch for m in manifests), len(doomed), sum(listed[path] for path in doomed))
+            size, entries = sum(listed[path] for path in doomed), log.trim_as_allowed(dry_run=dry_run)
+            return Collected(job, tuple(m.epoch for m in manifests), len(doomed), size, entries)
     raise InvalidUseError(f"the job commits faster than its store can be listed: stop it first job={job}")
 
 
