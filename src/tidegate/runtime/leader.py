@@ -121,8 +121,7 @@ class Leader:
         self._read = self._setup.log.recent()
         view = self._read.view()
         self._setup.log.warn_of(view.damage)
-        decision = self._resolve(view)
-        match decision:
+        match decision := self._resolve(view):
             case Refuse(why):
                 raise InvalidUseError(why)
             case StartFresh() if self._setup.savepoint is None or not self._setup.append:
@@ -452,8 +451,7 @@ class Leader:
         permanent = why is not None and why.startswith(PERMANENT_EXITS)
         cause = gang.cause or Cause(f"lost: {why or 'every node returned'}", user_error=permanent)
         self.cause = cause.text
-        verdict = self._restarts.lost(user_error=cause.user_error, error=cause.text)
-        match verdict:
+        match self._restarts.lost(user_error=cause.user_error, error=cause.text):
             case GiveUp(failures):
                 self._fail(cause, failures)
             case RestartAfter(wait_ms):
