@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -113,3 +115,11 @@ def test_an_entry_too_long_to_be_sent_is_not_stored(monkeypatch: pytest.MonkeyPa
 def test_what_may_have_been_a_commit_may_have_published_rows() -> None:
     records = explained([*LOG[:3], torn(LOG[3]), torn(takeover(4)), unknown(5)])
     assert [r.may_be_commit for r in records if isinstance(r, Damaged)] == [True, False, True]
+
+
+def test_a_takeover_of_an_earlier_version_does_not_say_who_it_was() -> None:
+    plain = json.loads(encode_entry(replace(takeover(4), host="there", pid=7, wall_ms=5)))
+    for key in ("host", "pid", "wall_ms", "sha256"):
+        del plain[key]
+    data = seal(json.dumps(plain, separators=(",", ":")).encode())
+    assert decode_entry(data, "p", 4) == takeover(4)

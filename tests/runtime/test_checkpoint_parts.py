@@ -23,7 +23,13 @@ from runtime_world import World
 
 import tidegate as tg
 from tidegate.core.effects import Process
-from tidegate.core.manifest import INLINE_BYTES_MAX, CheckpointManifest, ObjectEntry, RunEntry
+from tidegate.core.manifest import (
+    INLINE_BYTES_MAX,
+    CheckpointManifest,
+    ObjectEntry,
+    RunEntry,
+    inline_bytes_max,
+)
 from tidegate.core.messages import Event, Watermark
 from tidegate.core.paths import JobPaths
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
@@ -84,7 +90,7 @@ def stored(frozen: Frozen, known: Any = None) -> tuple[StateObjectWriter, list[A
     store = open_store("memory://")
     writer = StateObjectWriter("w/checkpoints/1/0.arrow", known or {})
     writer.add(frozen)
-    objects = writer.finish(store)
+    objects = writer.finish(store, inline_bytes_max(1))
     return writer, objects, store
 
 
@@ -109,6 +115,18 @@ def test_a_run_that_the_parent_has_is_named_and_not_written() -> None:
     assert objects == [], "an object whose runs are gone is not named any more"
 
 
+def test_what_is_inline_does_not_add_up_from_manifest_to_manifest() -> None:
+    """A run stays state for many checkpoints, and each of their manifests carries what is inline."""
+    limit, runs, known, largest = inline_bytes_max(2), (), {}, 0
+    for _ in range(40):
+        runs = (*runs, Run(BATCH))
+        writer, _, _ = stored(Frozen({}, runs), known)
+        known = writer.runs
+        largest = max(largest, sum(entry.length for entry, own in known.values() if own is None))
+    assert encode_run(BATCH).length <= largest <= limit and limit == 4096
+    assert inline_bytes_max(100) * 100 <= INLINE_BYTES_MAX
+
+
 def test_a_source_s_run_has_an_object_of_its_own_however_small_and_is_put_once() -> None:
     put: list[str] = []
 
@@ -119,10 +137,10 @@ def test_a_source_s_run_has_an_object_of_its_own_however_small_and_is_put_once()
     old, new = Run(BATCH), Run(BATCH)
     first = StateObjectWriter("unused", {})
     first.add_apart(Frozen({}, (old,)), written)
-    assert first.bytes_apart == 10 and [entry.path for entry in first.finish(None)] == put
+    assert first.bytes_apart == 10 and [entry.path for entry in first.finish(None, 0)] == put
     second = StateObjectWriter("unused", first.runs)
     second.add_apart(Frozen({}, (old, new)), written)
-    objects = second.finish(None)
+    objects = second.finish(None, 0)
     assert second.bytes_apart == 10 and len(put) == 2 and [entry.path for entry in objects] == put
     assert [entry.path for entry in second.entries(Frozen({}, (new, old)))] == put[::-1]
 
@@ -238,7 +256,7 @@ def test_a_corrupt_run_is_refused(inline: bool) -> None:
     source, _, pipeline = one_window()
     world = World(pipeline, 1, interval="1h")
     world.until(lambda: world.leader.status == "RUNNING")
-    read(world, source, 500 if inline else 5_000)
+    read(world, source, 20 if inline else 5_000)
     manifest = checkpoint(world)
     assert bool(manifest.objects) is not inline
     if inline:

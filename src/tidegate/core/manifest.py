@@ -22,10 +22,18 @@ from tidegate.ids import EPOCH_LIMIT, U32_LIMIT, CheckpointId
 
 FORMAT_VERSION = 1
 INLINE_BYTES_MAX = 64 * 1024
+"""What a manifest may hold inline, of all nodes together. A single run that is longer is refused."""
+INLINE_NODE_BYTES = 4 * 1024
+"""What one node puts there at most: every entry of the log carries it, and a later manifest carries it again."""
 
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 CommittableKey = tuple[str, int, int, int]
+
+
+def inline_bytes_max(parallelism: int) -> int:
+    """How much state one node of so many may put inline, so that an entry stays small."""
+    return min(INLINE_NODE_BYTES, INLINE_BYTES_MAX // parallelism)
 
 
 @dataclass(frozen=True, slots=True)

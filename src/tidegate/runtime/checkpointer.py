@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tidegate.core.effects import CheckpointFailed, SnapshotComplete
 from tidegate.core.manifest import (
-    INLINE_BYTES_MAX,
     CommittableEntry,
     InFlightEntry,
     ObjectEntry,
@@ -23,6 +22,7 @@ from tidegate.core.manifest import (
     RunEntry,
     SourceOffsetEntry,
     TaskStats,
+    inline_bytes_max,
 )
 from tidegate.core.messages import CheckpointBarrier, Event, StreamMessage
 from tidegate.core.paths import Direction, JobPaths
@@ -231,7 +231,7 @@ class Checkpointer:
     ) -> PrepareAck:
         state = StateObjectWriter(self._paths.state(attempt.checkpoint_id, self._setup.node), known)
         operators, sources = self._states(attempt, state)
-        objects = state.finish(self._store)
+        objects = state.finish(self._store, inline_bytes_max(self._setup.parallelism))
         attempt.runs = state.runs
         inflight = [entry for task in self.tasks for entry in self._flights(attempt, task)]
         objects += [ObjectEntry(flight.path, flight.length, flight.crc32c) for flight in inflight]
@@ -373,6 +373,7 @@ class StateObjectWriter:
         self._path = path
         self._known = known
         self._new: dict[int, tuple[Encoded, int, int]] = {}
+        self._carried: dict[int, int] = {}
         self._frozen: list[Frozen] = []
         self.runs: dict[int, tuple[RunEntry, ObjectEntry | None]] = {}
         self.bytes_written = 0
@@ -384,6 +385,8 @@ class StateObjectWriter:
         for run in frozen.runs:
             if run.uid in self._known:
                 self.runs[run.uid] = self._known[run.uid]
+                entry = self._known[run.uid][0]
+                self._carried[run.uid] = 0 if entry.inline is None else entry.length
             elif run.uid not in self._new:
                 data = encode_run(run.batch)
                 self._new[run.uid] = (data, self.bytes_written, run.batch.num_rows)
@@ -398,9 +401,11 @@ class StateObjectWriter:
             else:
                 self.runs[run.uid] = self._known[run.uid]
 
-    def finish(self, store: Store | None) -> list[ObjectEntry]:
-        """Write the object, or keep everything inline if it is small. Gives every object that the runs name."""
-        own = None if self.bytes_written <= INLINE_BYTES_MAX else self._put(store)
+    def finish(self, store: Store | None, inline_max: int) -> list[ObjectEntry]:
+        """Write the object, or keep everything inline if it is small, together with what the parent has inline and this names
+        again. Returns every object that the runs name."""
+        inline = self.bytes_written + sum(self._carried.values())
+        own = None if not self.bytes_written or store is None or inline <= inline_max else self._put(store)
         for uid, (data, offset, rows) in self._new.items():
             if own is None:
                 self.runs[uid] = (RunEntry.of_bytes(data.whole, data.crc32c(), rows), None)
@@ -408,8 +413,7 @@ class StateObjectWriter:
                 self.runs[uid] = (RunEntry(self._path, offset, data.length, data.crc32c(), rows), own)
         return list({entry.path: entry for _, entry in self.runs.values() if entry is not None}.values())
 
-    def _put(self, store: Store | None) -> ObjectEntry:
-        assert store is not None
+    def _put(self, store: Store) -> ObjectEntry:
         whole = Encoded(tuple(piece for data, _, _ in self._new.values() for piece in data.pieces))
         store.put(self._path, *whole.pieces)
         return ObjectEntry(self._path, whole.length, whole.crc32c())

@@ -135,7 +135,8 @@ class Leader:
             self.opening.read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
                 self._timers.run_due(self._clock.now_ms())
-                for action in self._mailbox.take(self._timers.wait_ms(self._clock.now_ms())):
+                wait_ms = 0 if self._over else self._timers.wait_ms(self._clock.now_ms())  # a timer may have ended the job
+                for action in self._mailbox.take(wait_ms):
                     if not self._over:  # what came together with the end must not change how the job ended
                         action()
         except Exception as error:

@@ -123,10 +123,11 @@ def stepped_down(reason: StepDownReason) -> str:
         case Replaced(by=by):
             if by is None:
                 return f"{reason}; this driver has ended and changed nothing"
-            since = datetime.fromtimestamp(by.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if by.wall_ms else "unknown"
+            since = datetime.fromtimestamp(by.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
             return (
                 f"another driver has taken over this job, this one has ended and changed nothing: process {by.pid} on "
-                f"{by.host or 'an unknown host'} leads since {since} leader={by.leader} term={by.term}"
+                f"{by.host or 'an unknown host'} leads since {since if by.wall_ms else 'an unknown time'} "
+                f"leader={by.leader} term={by.term}"
             )
         case StoreSilent(waited_ms=waited_ms, why=why):
             return (
