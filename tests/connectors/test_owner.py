@@ -195,3 +195,16 @@ def test_without_locks_the_note_alone_counts(
     lease.check()
     lease.release()
     assert "has no locks" in caplog.text
+
+
+def test_what_the_former_run_of_another_log_was_merging_can_not_be_shown_by_it(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path)
+    lease = sink.claim(Claim(mine=ONE))
+    gathered = sink.gather([staged(sink), staged(sink)])
+    lease.release()  # it is paused between merging and showing
+    with pytest.raises(InvalidUseError, match="belongs to"):
+        sink.check_claim(Claim(mine=replace(TWO, job="k")))
+    sink.claim(Claim(mine=TWO)).release()
+    with pytest.raises(RetryableError, match="another driver"):
+        gathered.show()
+    assert sink.is_empty() and len(list((tmp_path / "_hidden").iterdir())) == 2

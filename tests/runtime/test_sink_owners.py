@@ -34,6 +34,7 @@ from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_ch
 from tidegate.core.paths import JobPaths
 from tidegate.errors import FencedError, InvalidUseError
 from tidegate.runtime.begin import JobOptions, begin
+from tidegate.runtime.leader import _caused
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.running import check_places, starting
 from tidegate.store.open import open_store
@@ -48,8 +49,8 @@ def jobs(tmp_path: Path) -> Any:
     running.stop_all()
 
 
-def pipeline(source: Any, out: Path, name: str = "bids") -> tg.Pipeline:
-    return tg.Pipeline(name, counts(tg.from_source(source)).write_parquet(str(out)))
+def pipeline(source: Any, out: Path, name: str = "bids", **options: Any) -> tg.Pipeline:
+    return tg.Pipeline(name, counts(tg.from_source(source)).write_parquet(str(out), **options))
 
 
 def begun(pipeline: tg.Pipeline, store: Path | None, **options: Any) -> Job:
@@ -198,12 +199,15 @@ def ran_on(jobs: Jobs, make: Callable[[Any], tg.Pipeline], damage: str) -> None:
     assert len(jobs.log("bids")) == copied
 
 
+@pytest.mark.parametrize("every", ["0s", "1h"])
 @pytest.mark.parametrize("damage", ["copy", "lost"])
 def test_rows_newer_than_a_rolled_back_log_are_hidden_and_computed_again(
-    jobs: Jobs, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    jobs: Jobs, tmp_path: Path, damage: str, every: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Shown at once, or waiting to be shown with what the log still has."""
+
     def make(source: Any) -> tg.Pipeline:
-        return pipeline(source, tmp_path / "out")
+        return pipeline(source, tmp_path / "out", publish_every=every)
 
     ran_on(jobs, make, damage)
     job = jobs.finish(make(GatedSource(TABLE)), 1)
@@ -461,6 +465,4 @@ def test_a_finished_job_says_that_it_reads_nothing_more(jobs: Jobs, caplog: pyte
 
 
 def test_fenced_errors_are_told_as_they_are() -> None:
-    from tidegate.runtime.leader import _caused
-
     assert _caused("sinks", FencedError("somebody else has it")).text == "somebody else has it"

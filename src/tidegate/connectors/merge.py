@@ -36,6 +36,7 @@ from tidegate.connectors.local import file_errors, file_names, moved, remove_fil
 from tidegate.connectors.staging import (
     ADOPTED,
     HIDDEN,
+    MERGING,
     PENDING,
     StagedFile,
     StagingDirectory,
@@ -45,7 +46,6 @@ from tidegate.connectors.staging import (
 from tidegate.errors import RetryableError, TidegateError
 from tidegate.plan.connector import Committable
 
-MERGING = "_merging"
 MERGED_BYTES_MAX = 64 << 20
 """No merged file is bigger than this; staged files of a quarter of it appear as they are."""
 MERGED_AT_ONCE_MAX = 256 << 20
@@ -204,7 +204,7 @@ class MergedFiles:
 
     def hide(self, committables: Sequence[Committable]) -> None:
         """Take these rows out of sight for good, wherever they are; those beside them in a merged file stay."""
-        self._in_peace(lambda: self._at.hide(committables))
+        self.in_peace(lambda: self._at.hide(committables))
         finals = {file.final for file in files_of(committables)}
         gone = {final for final in finals if not os.path.exists(self._at.hidden_path(final))}
         if gone:
@@ -212,7 +212,7 @@ class MergedFiles:
 
     def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Sequence[Committable]) -> None:
         """The same for all that gangs below this one staged after this checkpoint, except ``keep``."""
-        self._in_peace(lambda: self._at.hide_unnamed(gang, checkpoint_id, keep))
+        self.in_peace(lambda: self._at.hide_unnamed(gang, checkpoint_id, keep))
         self.hide_after(checkpoint_id, lambda staged_by: staged_by < gang)
 
     def hide_after(self, checkpoint_id: int, gang: Callable[[int], bool] = lambda staged_by: True) -> None:
@@ -281,7 +281,7 @@ class MergedFiles:
 
     # -- what others left
 
-    def _in_peace(self, action: Callable[[], object]) -> None:
+    def in_peace(self, action: Callable[[], object]) -> None:
         """Do something with the files that wait, while nobody else has any of them."""
         for _ in range(ROUNDS):
             self.reclaim()

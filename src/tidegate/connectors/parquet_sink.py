@@ -140,7 +140,7 @@ class ParquetSink:
 
     def claim(self, claim: Claim) -> Lease:
         """Take the directory for this run, or refuse. Called on the driver."""
-        return self._directory.claim(claim)
+        return self._directory.claim(claim, self._merged.in_peace)
 
     def holder(self) -> Holder | None:
         """Who has the directory. Only reads."""

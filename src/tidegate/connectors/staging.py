@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,6 +36,7 @@ from tidegate.plan.connector import Committable, WriterContext
 PENDING = "_pending"
 HIDDEN = "_hidden"
 ADOPTED = "_adopted"
+MERGING = "_merging"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")
 _PENDING_NAME = re.compile(r"[A-Za-z0-9_.]+-[0-9]{4,}-g(?P<gang>[0-9]+)-[0-9a-f]{8}-[0-9]+\.pending")
@@ -184,12 +185,15 @@ class StagingDirectory:
         """Refuse a directory that this run may not have. Only reads."""
         check_claim(self.path, claim, idle=self._idle())
 
-    def claim(self, claim: Claim) -> Lease:
-        """Take the directory, or refuse. What another log's run has staged is moved away, so that it can't show it any more."""
+    def claim(self, claim: Claim, in_peace: Callable[[Callable[[], None]], None] = lambda action: action()) -> Lease:
+        """Take the directory, or refuse. What another log's run has staged is moved away, so that it can't show it any more.
+
+        ``in_peace`` does something with the staged files while nobody else has any of them in hand.
+        """
         self.create()
         with taken(self.path, claim, idle=self._idle()) as (lease, verdict):
             if verdict.set_aside:
-                self._set_aside(self._names(PENDING))
+                in_peace(lambda: self._set_aside(self._names(PENDING)))
         return lease
 
     def holder(self) -> Holder | None:
@@ -205,7 +209,8 @@ class StagingDirectory:
         return any(os.path.exists(self.hidden_path(file.final)) for file in files_of(committables))
 
     def _idle(self) -> bool:
-        return not self.published() and not self._names(PENDING)
+        merging = file_names(os.path.join(self.path, MERGING), directories=True)
+        return not (self.published() or self._names(PENDING) or merging)
 
     def _set_aside(self, pending: Iterable[str]) -> None:
         for name in pending:

@@ -173,6 +173,8 @@ class Publisher:
             for operator in gathering:
                 owning.enter_context(self._owning(operator))
             gathered: list[Gathered] = [sinks[operator].gather(mine) for operator, mine in gathering.items()]
+            for operator in gathering:
+                self._check_owner(operator)  # merging may have taken long
             for each in gathered:
                 each.show()
             for each in gathered:
