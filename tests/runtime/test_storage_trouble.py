@@ -59,14 +59,16 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
     return Outage(monkeypatch)
 
 
-def pipeline(source: GatedSource, out: Path | MemorySink) -> tg.Pipeline:
+def pipeline(source: GatedSource, out: Path | MemorySink, every: str | None = None) -> tg.Pipeline:
     stream = counts(tg.from_source(source))
-    return tg.Pipeline("w", stream.write(out) if isinstance(out, MemorySink) else stream.write_parquet(str(out)))
+    if isinstance(out, MemorySink):
+        return tg.Pipeline("w", stream.write(out))
+    return tg.Pipeline("w", stream.write_parquet(str(out), publish_every=every))
 
 
-def started(jobs: Jobs, source: GatedSource, out: Path | MemorySink, **options: object) -> Job:
+def started(jobs: Jobs, source: GatedSource, out: Path | MemorySink, every: str | None = None, **options: object) -> Job:
     """A job that has committed."""
-    job = jobs.start(pipeline(source, out), 1, interval="30ms", restarts=NO_RESTARTS, **options)  # type: ignore[arg-type]
+    job = jobs.start(pipeline(source, out, every), 1, interval="30ms", restarts=NO_RESTARTS, **options)  # type: ignore[arg-type]
     source.allow(500)
     until(lambda: job.metrics()["checkpoints_committed"] >= 2)
     return job
@@ -178,10 +180,13 @@ def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(jobs: Jobs, 
 # -- sinks ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_sink_that_cannot_publish_for_a_while_publishes_later(jobs: Jobs, tmp_path: Path, outage: Outage) -> None:
+@pytest.mark.parametrize("every", ["0s", "50ms"], ids=["each file by itself", "merged"])
+def test_a_sink_that_cannot_publish_for_a_while_publishes_later(
+    jobs: Jobs, tmp_path: Path, outage: Outage, every: str
+) -> None:
     source, out = GatedSource(events(), allowed=0), tmp_path / "out"
     outage.of("rename", "/out/part-", errno.EROFS)
-    job = started(jobs, source, out)
+    job = started(jobs, source, out, every)
     outage.on = True
     source.allow(500)
     (problem,) = until(lambda: [p for p in job.problems if p.kind == "sinks"])
@@ -194,7 +199,7 @@ def test_a_sink_that_cannot_publish_for_a_while_publishes_later(jobs: Jobs, tmp_
 def test_a_sink_that_never_publishes_ends_the_job_with_its_own_reason(jobs: Jobs, tmp_path: Path, outage: Outage) -> None:
     source = GatedSource(events(), allowed=0)
     outage.of("rename", "/out/part-", errno.EACCES)
-    job = started(jobs, source, tmp_path / "out", storage_timeout="600ms")
+    job = started(jobs, source, tmp_path / "out", "0s", storage_timeout="600ms")
     outage.on = True
     source.allow(500)
     said = failure(job)
