@@ -102,7 +102,7 @@ def test_a_store_that_gives_no_answer_to_a_put_is_named_and_not_taken_for_anothe
     while world.step():
         pass
     text = str(world.leader.error)
-    assert "the store gave no answer for 600 s" in text and "503 service unavailable" in text
+    assert "gave up, the job's log can't be written" in text and "503 service unavailable" in text
     assert "another driver" not in text
 
 
