@@ -265,7 +265,7 @@ class Node:
         self._control.send(message)
 
     def _is_stale(self, message: pb.CoordinatorMessage) -> bool:
-        """It comes from a leader that was replaced, or is for another gang. Who is turned away at the door is told without a stamp."""
+        """From a replaced leader, or for another gang. A node that is turned away is told without a stamp."""
         unstamped = not message.gang and not message.term
         turned_away = message.WhichOneof("body") == "stop" and not self._running and unstamped
         return not turned_away and (message.gang != self._setup.gang or message.term < self._term)
