@@ -66,7 +66,7 @@ def test_imports_point_inwards(path: Path) -> None:
     assert not outward, f"{path.relative_to(ROOT)} imports {sorted(outward)}"
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "core").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((SOURCE / "core").rglob("*.py")), ids=lambda path: path.name)
 def test_the_core_is_pure(path: Path) -> None:
     impure = {name.split(".")[0] for name in imports(path)} & IMPURE
     impure = {name for name in impure if (path.name, name) not in PURE_EXCEPTIONS}

@@ -39,7 +39,14 @@ class ByFile:
 
 def modules() -> list[str]:
     """The core's modules by name."""
-    return sorted(path.stem for path in CORE.glob("*.py") if path.stem != "__init__")
+    return sorted(_paths())
+
+
+def _paths() -> dict[str, Path]:
+    """Where each is. Names are unique: a test file is found by the module's."""
+    found = {path.stem: path for path in CORE.rglob("*.py") if path.stem != "__init__"}
+    assert len(found) == sum(path.stem != "__init__" for path in CORE.rglob("*.py"))
+    return found
 
 
 def measure() -> dict[str, dict[str, Any]]:
@@ -47,8 +54,8 @@ def measure() -> dict[str, dict[str, Any]]:
     measured = coverage.Coverage(data_file=None, branch=True, include=[f"{CORE}/*"], config_file=False)
     os.environ["HYPOTHESIS_PROFILE"] = "glance"
     measured.start()
-    for name in modules():
-        importlib.import_module(f"tidegate.core.{name}")
+    for path in _paths().values():
+        importlib.import_module(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
     left_out = [f"--ignore={TESTS / name}" for name in LEFT_OUT]
     code = pytest.main([str(TESTS), "-q", "-p", "no:cacheprovider", *left_out], plugins=[ByFile(measured)])
     measured.stop()
@@ -60,7 +67,7 @@ def measure() -> dict[str, dict[str, Any]]:
 def _own(measured: coverage.Coverage, name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.json"
-        measured.json_report([str(CORE / f"{name}.py")], outfile=str(report), contexts=["^$", f"^test_{name}(_|$)"])
+        measured.json_report([str(_paths()[name])], outfile=str(report), contexts=["^$", f"^test_{name}(_|$)"])
         (found,) = json.loads(report.read_text())["files"].values()
     return dict(found)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tidegate.api.state import read_state
     from tidegate.api.stream import Output, Stream, col
     from tidegate.api.windows import session, sliding, tumbling
-    from tidegate.core.config import CheckpointConfig, WalMode
-    from tidegate.core.problems import Problem
+    from tidegate.core.checkpoint.config import CheckpointConfig, WalMode
+    from tidegate.core.failure.problems import Problem
     from tidegate.errors import InvalidUseError, TidegateError
     from tidegate.plan.connector import Sink, Source
     from tidegate.runtime.security import Tls
@@ -31,8 +31,8 @@ _MODULES = {
     "tidegate.api.state": ("read_state",),
     "tidegate.api.stream": ("Output", "Stream", "col"),
     "tidegate.api.windows": ("session", "sliding", "tumbling"),
-    "tidegate.core.config": ("CheckpointConfig", "WalMode"),
-    "tidegate.core.problems": ("Problem",),
+    "tidegate.core.checkpoint.config": ("CheckpointConfig", "WalMode"),
+    "tidegate.core.failure.problems": ("Problem",),
     "tidegate.errors": ("InvalidUseError", "TidegateError"),
     "tidegate.plan.connector": ("Sink", "Source"),
     "tidegate.runtime.security": ("Tls",),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.core.log import Commit, LogEntry, Restore, Takeover, encode_entry
-from tidegate.core.manifest import (
+from tidegate.core.checkpoint.manifest import (
     CheckpointManifest,
     CommittableEntry,
     NodeStats,
@@ -14,7 +13,8 @@ from tidegate.core.manifest import (
     RunEntry,
     SourceOffsetEntry,
 )
-from tidegate.core.paths import JobPaths
+from tidegate.core.log.paths import JobPaths
+from tidegate.core.log.view import Commit, LogEntry, Restore, Takeover, encode_entry
 from tidegate.ids import CheckpointId
 from tidegate.store.open import open_store
 

@@ -12,8 +12,8 @@ import pytest
 import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.cli.main import main
-from tidegate.core.manifest import CheckpointManifest
-from tidegate.core.paths import JobPaths
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.log.paths import JobPaths
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.inspect import find
 from tidegate.runtime.local import ThreadGang

@@ -10,9 +10,9 @@ from stored import commit, manifest, restore, takeover, write_log
 
 from tidegate.cli.inventory import read_jobs
 from tidegate.cli.main import main
-from tidegate.core.codec import seal
-from tidegate.core.log import encode_entry
-from tidegate.core.paths import JobPaths
+from tidegate.core.log.codec import seal
+from tidegate.core.log.paths import JobPaths
+from tidegate.core.log.view import encode_entry
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 

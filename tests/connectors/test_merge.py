@@ -21,7 +21,7 @@ from tidegate.connectors import merge as merge_module
 from tidegate.connectors.merge import MERGED_AT_ONCE_MAX, MERGED_BYTES_MAX, groups_of
 from tidegate.connectors.parquet import ParquetSink
 from tidegate.connectors.staging import StagedFile
-from tidegate.core.budget import DEFAULT_BUDGET, PublishBudget
+from tidegate.core.checkpoint.budget import DEFAULT_BUDGET, PublishBudget
 from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError
 from tidegate.plan.connector import Committable, GatheringSink, WriterContext
 from tidegate.testing.connectors import SINK_SCHEMA, rows_of

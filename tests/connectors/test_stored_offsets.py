@@ -20,7 +20,7 @@ from tidegate.connectors.generate import GenerateSource
 from tidegate.connectors.parquet import ParquetDirectorySource, ParquetSource
 from tidegate.connectors.parquet_sink import ParquetSink
 from tidegate.connectors.staging import StagingDirectory, files_of
-from tidegate.core.codec import decode, encode
+from tidegate.core.log.codec import decode, encode
 from tidegate.errors import CorruptDataError, TidegateError
 from tidegate.plan.connector import Source
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidegate.core.effects import AdvanceWatermark, Effect
-from tidegate.core.messages import AWAKE, IDLE, End, Event, Watermark
-from tidegate.core.unaligned import UnalignedCheckpointer
+from tidegate.core.barrier.effects import AdvanceWatermark, Effect
+from tidegate.core.barrier.messages import AWAKE, IDLE, End, Event, Watermark
+from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
 
 Fan = UnalignedCheckpointer[str]

@@ -13,7 +13,7 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.connectors.framespool import BatchAppender, Spool, read_batch, trim, write_chunks
 from tidegate.connectors.framespool import numbers as places
-from tidegate.core.log import LogView
+from tidegate.core.log.view import LogView
 from tidegate.errors import CorruptDataError, ProtocolError, RetryableError
 from tidegate.plan.connector import Polled
 from tidegate.runtime.logstore import LogStore

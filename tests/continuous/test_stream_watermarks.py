@@ -17,7 +17,7 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.connectors.dataframe import DataFrameStreamSource, LaneReader
 from tidegate.connectors.framespool import BatchAppender, Spool, write_chunks
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.failure.restart import RestartPolicy
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.continuous import open_reader
 from tidegate.runtime.source import BEGINNING_OF_TIME, Reader

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from threads import start, until
 
 import tidegate as tg
-from tidegate.core.codec import encode
-from tidegate.core.manifest import CheckpointManifest
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.log.codec import encode
 from tidegate.runtime.logstore import LogStore
 from tidegate.store.open import open_store
 

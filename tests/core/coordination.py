@@ -14,10 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidegate.core import events, orders
-from tidegate.core.coordinate import DistributedCheckpointCoordinator, Mode
-from tidegate.core.log import Base, Commit, LogEntry, LogView, Restore, Takeover, decode_entry
-from tidegate.core.manifest import (
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator, Mode
+from tidegate.core.checkpoint.manifest import (
     CheckpointManifest,
     CommittableEntry,
     ObjectEntry,
@@ -25,11 +24,12 @@ from tidegate.core.manifest import (
     RunEntry,
     SourceOffsetEntry,
 )
-from tidegate.core.mode import OVER
-from tidegate.core.paths import JobPaths
-from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.prepare import PlanShape, PrepareAck, TaskReport
-from tidegate.core.retain import garbage, may_be_trimmed, trimmable
+from tidegate.core.checkpoint.mode import OVER
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck, TaskReport
+from tidegate.core.log.paths import JobPaths
+from tidegate.core.log.retain import garbage, may_be_trimmed, trimmable
+from tidegate.core.log.view import Base, Commit, LogEntry, LogView, Restore, Takeover, decode_entry
 from tidegate.errors import CorruptDataError
 
 NODES = 2

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 from coordination import CONFIG, NODES, PATHS, SHAPE
 
-from tidegate.core import events, orders
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.log import LogRecord
-from tidegate.core.manifest import (
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.manifest import (
     CheckpointManifest,
     CommittableEntry,
     ObjectEntry,
@@ -18,8 +17,9 @@ from tidegate.core.manifest import (
     RunEntry,
     SourceOffsetEntry,
 )
-from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.prepare import PrepareAck, TaskReport
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.checkpoint.prepare import PrepareAck, TaskReport
+from tidegate.core.log.view import LogRecord
 
 E = TypeVar("E")
 EVERYONE = frozenset(range(NODES))

@@ -18,8 +18,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tidegate.core.align import DEFAULT_CONFIG, UnalignedCheckpointConfig
-from tidegate.core.effects import (
+from tidegate.core.barrier.align import DEFAULT_CONFIG, UnalignedCheckpointConfig
+from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
     Effect,
@@ -28,8 +28,8 @@ from tidegate.core.effects import (
     Process,
     SnapshotComplete,
 )
-from tidegate.core.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
+from tidegate.core.barrier.subtask import Subtask
 
 V = TypeVar("V")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from explorer import Edge, System, Vertex, events
 
-from tidegate.core.align import UnalignedCheckpointConfig
+from tidegate.core.barrier.align import UnalignedCheckpointConfig
 
 OFF = UnalignedCheckpointConfig(enabled=False)
 FORCED = UnalignedCheckpointConfig(force_unaligned=True)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core import command, orders
-from tidegate.core.adapt import AlignmentThreshold, Observed, UnalignedStreak
-from tidegate.core.attempt import Attempt, Promote
-from tidegate.core.config import CheckpointConfig
-from tidegate.core.policy import DistributedCheckpointConfig
+from tidegate.core.checkpoint import command, orders
+from tidegate.core.checkpoint.adapt import AlignmentThreshold, Observed, UnalignedStreak
+from tidegate.core.checkpoint.attempt import Attempt, Promote
+from tidegate.core.checkpoint.config import CheckpointConfig
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.errors import InvalidUseError, ThresholdTooLow
 
 

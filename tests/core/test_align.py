@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.core.align import (
+from tidegate.core.barrier.align import (
     PINNED_FLAG,
     Aligning,
     AlignmentState,
@@ -26,7 +26,7 @@ from tidegate.core.align import (
     as_aligned,
     as_pinned,
 )
-from tidegate.core.messages import CheckpointBarrier
+from tidegate.core.barrier.messages import CheckpointBarrier
 from tidegate.errors import BarrierOverlap, DuplicateBarrier, InvalidUseError, ProtocolError
 
 B1, B2, B3 = (CheckpointBarrier(n, n) for n in (1, 2, 3))

@@ -18,15 +18,15 @@ import test_unaligned
 from explorer import Explorer, System
 from systems import JOIN_TIMER, QUICK, chain, diamond, lasting, pair, two
 
-from tidegate.core import align
-from tidegate.core.align import Aligning, BarrierAligner, Closed, Cut, UnalignedCheckpointConfig
-from tidegate.core.effects import Fire, SnapshotComplete
-from tidegate.core.input import InputChannel
-from tidegate.core.messages import Barrier, Event, Watermark
-from tidegate.core.output import OutputQueue
-from tidegate.core.record import ChannelRecording
-from tidegate.core.subtask import Snapshot, Subtask
-from tidegate.core.unaligned import UnalignedCheckpointer
+from tidegate.core.barrier import align
+from tidegate.core.barrier.align import Aligning, BarrierAligner, Closed, Cut, UnalignedCheckpointConfig
+from tidegate.core.barrier.effects import Fire, SnapshotComplete
+from tidegate.core.barrier.input import InputChannel
+from tidegate.core.barrier.messages import Barrier, Event, Watermark
+from tidegate.core.barrier.output import OutputQueue
+from tidegate.core.barrier.record import ChannelRecording
+from tidegate.core.barrier.subtask import Snapshot, Subtask
+from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.errors import TidegateError
 
 Check = Callable[[], object]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from test_log import takeover
+from test_view import takeover
 
-from tidegate.core.append import Landed, LogAppender, NotAsked, StillOpen, Taken
-from tidegate.core.events import Conflict, PutAnswer, PutAnswered, Unknown, Written
-from tidegate.core.log import Takeover
-from tidegate.core.orders import PutEntry
+from tidegate.core.checkpoint.events import Conflict, PutAnswer, PutAnswered, Unknown, Written
+from tidegate.core.checkpoint.orders import PutEntry
+from tidegate.core.log.append import Landed, LogAppender, NotAsked, StillOpen, Taken
+from tidegate.core.log.view import Takeover
 
 OURS = takeover(4)
 THEIRS = Takeover(slot=4, term=4, write_id="other", leader="other")

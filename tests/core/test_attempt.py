@@ -12,8 +12,8 @@ from driving import EVERYONE, make_ack, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.adapt import AlignmentThreshold, Observed
-from tidegate.core.attempt import (
+from tidegate.core.checkpoint.adapt import AlignmentThreshold, Observed
+from tidegate.core.checkpoint.attempt import (
     LEGAL_PHASES,
     Attempt,
     CheckpointPhase,
@@ -22,7 +22,7 @@ from tidegate.core.attempt import (
     assemble,
     uuid7,
 )
-from tidegate.core.manifest import CommittableEntry, InFlightEntry, ObjectEntry
+from tidegate.core.checkpoint.manifest import CommittableEntry, InFlightEntry, ObjectEntry
 from tidegate.errors import (
     BarrierInjectionFailed,
     CheckpointTimeout,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.base import Base
-from tidegate.core.entries import decode_entry, encode_entry
+from tidegate.core.log.base import Base
+from tidegate.core.log.entries import decode_entry, encode_entry
 from tidegate.errors import InvalidUseError
 
 BASE = Base(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from coordination import CONFIG, World, play
 
-from tidegate.core.budget import DEFAULT_BUDGET, PublishBudget, TokenBucket
+from tidegate.core.checkpoint.budget import DEFAULT_BUDGET, PublishBudget, TokenBucket
 from tidegate.errors import InvalidUseError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.changelog import (
+from tidegate.core.session.changelog import (
     RECORD_BYTES,
     Change,
     ChangelogBuffer,

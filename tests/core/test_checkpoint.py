@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.checkpoint import (
+from tidegate.core.checkpoint.config import CheckpointConfig
+from tidegate.core.session.checkpoint import (
     Checkpoint,
     CheckpointManager,
     Inline,
@@ -20,7 +21,6 @@ from tidegate.core.checkpoint import (
     checkpoint_name,
     scan,
 )
-from tidegate.core.config import CheckpointConfig
 from tidegate.errors import (
     CheckpointAbortedError,
     CheckpointDisabled,

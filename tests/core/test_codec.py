@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.codec import build, decode, encode, parse, seal, unsealed
+from tidegate.core.log.codec import build, decode, encode, parse, seal, unsealed
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 

@@ -8,8 +8,8 @@ from coordination import CONFIG
 from driving import make_ack, make_manifest
 from test_attempt import attempt
 
-from tidegate.core import command
-from tidegate.core.orders import (
+from tidegate.core.checkpoint import command
+from tidegate.core.checkpoint.orders import (
     CheckpointStarted,
     SendAbort,
     SendCommitted,

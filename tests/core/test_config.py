@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.align import UnalignedCheckpointConfig
-from tidegate.core.config import GIB, MIB, CheckpointConfig, UnalignedMode, WalMode
+from tidegate.core.barrier.align import UnalignedCheckpointConfig
+from tidegate.core.checkpoint.config import GIB, MIB, CheckpointConfig, UnalignedMode, WalMode
 from tidegate.errors import DataDirRequired, InvalidUseError, WalRequiresCheckpoint
 
 

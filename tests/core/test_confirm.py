@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidegate.core.confirm import LogConfirmer
-from tidegate.core.events import Followed, Last, LogChecked, Unknown
-from tidegate.core.orders import CheckLog
+from tidegate.core.checkpoint.events import Followed, Last, LogChecked, Unknown
+from tidegate.core.checkpoint.orders import CheckLog
+from tidegate.core.log.confirm import LogConfirmer
 
 
 def asked() -> LogConfirmer:

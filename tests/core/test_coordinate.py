@@ -9,12 +9,12 @@ import pytest
 from coordination import PATHS, SHAPE, World
 from driving import EVERYONE, Driver, make_ack
 from test_lead import kinds
-from test_log import commit, takeover
+from test_view import commit, takeover
 
-from tidegate.core import events, orders
-from tidegate.core.attempt import CheckpointPhase
-from tidegate.core.budget import PublishBudget
-from tidegate.core.coordinate import (
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.attempt import CheckpointPhase
+from tidegate.core.checkpoint.budget import PublishBudget
+from tidegate.core.checkpoint.coordinate import (
     ABORTS_PER_COLLECTION,
     REQUESTS_MAX,
     STORY_LENGTH,
@@ -23,11 +23,11 @@ from tidegate.core.coordinate import (
     DistributedCheckpointCoordinator,
     Mode,
 )
-from tidegate.core.log import Commit, LogView
-from tidegate.core.manifest import CommittableEntry, ObjectEntry
-from tidegate.core.publish import STEPS_MAX
-from tidegate.core.resolve import AlreadyFinished, resolve
-from tidegate.core.retain import garbage
+from tidegate.core.checkpoint.manifest import CommittableEntry, ObjectEntry
+from tidegate.core.checkpoint.publish import STEPS_MAX
+from tidegate.core.log.resolve import AlreadyFinished, resolve
+from tidegate.core.log.retain import garbage
+from tidegate.core.log.view import Commit, LogView
 from tidegate.errors import (
     BarrierInjectionFailed,
     CheckpointNotFound,
@@ -332,7 +332,7 @@ def test_reports_that_make_no_manifest_fail_the_checkpoint() -> None:
 def test_a_manifest_that_cannot_be_stored_fails_before_the_put(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver().start()
     driver.trigger()
-    monkeypatch.setattr("tidegate.core.entries.ENTRY_BYTES_MAX", 100)
+    monkeypatch.setattr("tidegate.core.log.entries.ENTRY_BYTES_MAX", 100)
     driver.prepare_all()
     assert "too long" in aborted(driver).reason
     assert len(driver.every(orders.PutEntry)) == 1, "only the takeover"

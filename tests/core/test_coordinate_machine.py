@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tidegate.core.log import Restore
-from tidegate.core.mode import Mode
+from tidegate.core.checkpoint.mode import Mode
+from tidegate.core.log.view import Restore
 
 PICKS = st.integers(0, 1_000)
 FAR = 6  # commits in one run; more of the same take time and show nothing new

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from coordination import CONFIG, Violation, World, asleep, paused, play
 
-from tidegate.core import attempt, coordinate, events, lead, orders, publish
-from tidegate.core.append import LogAppender, PutOutcome, Taken
-from tidegate.core.attempt import Attempt
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.log import LogView, Restore
-from tidegate.core.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.paths import JobPaths
-from tidegate.core.publish import Publisher
-from tidegate.core.retain import garbage, trimmable
+from tidegate.core.checkpoint import attempt, coordinate, events, lead, orders, publish
+from tidegate.core.checkpoint.attempt import Attempt
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry
+from tidegate.core.checkpoint.publish import Publisher
+from tidegate.core.log.append import LogAppender, PutOutcome, Taken
+from tidegate.core.log.paths import JobPaths
+from tidegate.core.log.retain import garbage, trimmable
+from tidegate.core.log.view import LogView, Restore
 from tidegate.errors import TidegateError
 from tidegate.ids import CheckpointId
 

@@ -14,20 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_base import BASE
 from test_changelog import RECORD
-from test_log import commit, restore, takeover
 from test_manifest import FULL
 from test_snapshot import SAMPLE, file_of
+from test_view import commit, restore, takeover
 
 from damage import damaged, with_wrong_parts
-from tidegate.core.changelog import RECORD_BYTES, Change, ChangeRecord, OpType
-from tidegate.core.codec import encode, seal
-from tidegate.core.control import BarrierControlSignalKind, BarrierSignal, ControlSignal
-from tidegate.core.log import LogEntry, decode_entry, encode_entry
-from tidegate.core.manifest import CheckpointManifest, InFlightEntry
-from tidegate.core.messages import CheckpointBarrier
-from tidegate.core.prepare import PrepareAck
-from tidegate.core.snapshot import Checkpoint
-from tidegate.core.wal import WalEncoder, WalReader
+from tidegate.core.barrier.messages import CheckpointBarrier
+from tidegate.core.checkpoint.manifest import CheckpointManifest, InFlightEntry
+from tidegate.core.checkpoint.prepare import PrepareAck
+from tidegate.core.control.signals import BarrierControlSignalKind, BarrierSignal, ControlSignal
+from tidegate.core.log.codec import encode, seal
+from tidegate.core.log.view import LogEntry, decode_entry, encode_entry
+from tidegate.core.session.changelog import RECORD_BYTES, Change, ChangeRecord, OpType
+from tidegate.core.session.snapshot import Checkpoint
+from tidegate.core.session.wal import WalEncoder, WalReader
 from tidegate.errors import CorruptDataError
 
 Decoder = Callable[[bytes], object]

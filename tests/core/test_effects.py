@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.effects import CheckpointFailed, Fire, aborted
-from tidegate.core.messages import CheckpointBarrier
+from tidegate.core.barrier.effects import CheckpointFailed, Fire, aborted
+from tidegate.core.barrier.messages import CheckpointBarrier
 from tidegate.errors import CheckpointAbortedError
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from test_log import commit, restore, takeover
+from test_view import commit, restore, takeover
 from torn import LOG, torn, unknown
 
-from tidegate.core import entries as stored
-from tidegate.core.codec import encode, seal
-from tidegate.core.entries import Damaged, LogEntry, decode_entry, encode_entry, explained, read_entry
-from tidegate.core.log import LogView
+from tidegate.core.log import entries as stored
+from tidegate.core.log.codec import encode, seal
+from tidegate.core.log.entries import Damaged, LogEntry, decode_entry, encode_entry, explained, read_entry
+from tidegate.core.log.view import LogView
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 

@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any, get_args
 
 import pytest
-from test_log import commit, restore, takeover
+from test_view import commit, restore, takeover
 
-from tidegate.core import events
-from tidegate.core.log import LogView
+from tidegate.core.checkpoint import events
+from tidegate.core.log.view import LogView
 
 
 @pytest.mark.parametrize("kind", get_args(events.Event))

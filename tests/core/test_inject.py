@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core import inject
-from tidegate.core.inject import (
+from tidegate.core.barrier import inject
+from tidegate.core.barrier.inject import (
     PENDING_MAX,
     BarrierInjectorConfig,
     CheckpointBarrierInjector,
@@ -21,7 +21,7 @@ from tidegate.core.inject import (
     Refused,
     Superseded,
 )
-from tidegate.core.messages import CheckpointBarrier
+from tidegate.core.barrier.messages import CheckpointBarrier
 from tidegate.errors import (
     BarrierInjectionFailed,
     ChannelFull,

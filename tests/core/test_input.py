@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.input import BEGINNING_OF_TIME, InputChannel
-from tidegate.core.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
-from tidegate.core.record import ChannelRecording
+from tidegate.core.barrier.input import BEGINNING_OF_TIME, InputChannel
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
+from tidegate.core.barrier.record import ChannelRecording
 
 A, B, C = Event("a", 1), Event("b", 1), Event("c", 1)
 ONE, TWO = Barrier(CheckpointBarrier(1, 1)), Barrier(CheckpointBarrier(2, 2))

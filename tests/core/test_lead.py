@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from coordination import CONFIG, SHAPE
 from driving import EVERYONE, Driver, make_manifest
-from test_log import commit, restore, takeover
+from test_view import commit, restore, takeover
 
-from tidegate.core import events, orders
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.lead import Leader
-from tidegate.core.log import Commit, Restore, Takeover
-from tidegate.core.manifest import CommittableEntry
-from tidegate.core.mode import LEGAL_MODES, OVER, Mode
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.lead import Leader
+from tidegate.core.checkpoint.manifest import CommittableEntry
+from tidegate.core.checkpoint.mode import LEGAL_MODES, OVER, Mode
+from tidegate.core.log.view import Commit, Restore, Takeover
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, UnexpectedPhase
 
 ONE = CommittableEntry("out", 0, 0, 1, {"file": "1"}, 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from driving import Driver
-from test_log import commit, restore, takeover
+from test_view import commit, restore, takeover
 from torn import torn
 
-from tidegate.core import events, orders
-from tidegate.core.log import Base, LogRecord, LogView, Takeover
-from tidegate.core.mode import Mode
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.mode import Mode
+from tidegate.core.log.view import Base, LogRecord, LogView, Takeover
 
 EVERY = 8
 THEIRS = Takeover(slot=9, term=9, write_id="x", leader="other", host="there", pid=7, wall_ms=1_700_000_000_000)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from driving import EVERYONE, Driver
-from test_log import commit, restore, takeover
+from test_view import commit, restore, takeover
 from torn import LOG, torn
 
-from tidegate.core import events, orders
-from tidegate.core.append import Landed, LogAppender, Taken
-from tidegate.core.entries import Damaged
-from tidegate.core.events import Conflict, PutAnswered
-from tidegate.core.manifest import CommittableEntry
-from tidegate.core.mode import Mode
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.events import Conflict, PutAnswered
+from tidegate.core.checkpoint.manifest import CommittableEntry
+from tidegate.core.checkpoint.mode import Mode
+from tidegate.core.log.append import Landed, LogAppender, Taken
+from tidegate.core.log.entries import Damaged
 
 
 def test_a_slot_with_a_damaged_entry_is_taken_whoever_wrote_it() -> None:

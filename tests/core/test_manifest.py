@@ -12,7 +12,7 @@ from driving import make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.manifest import (
+from tidegate.core.checkpoint.manifest import (
     INLINE_BYTES_MAX,
     CheckpointManifest,
     CommittableEntry,

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.control import Instant, InstantControlSignal
-from tidegate.core.messages import (
+from tidegate.core.barrier.messages import (
     BARRIER_BYTES,
     Barrier,
     CheckpointBarrier,
@@ -22,6 +21,7 @@ from tidegate.core.messages import (
     StreamMessage,
     Watermark,
 )
+from tidegate.core.control.signals import Instant, InstantControlSignal
 from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
 from tidegate.ids import EPOCH_LIMIT, U64_LIMIT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.mode import LEGAL_MODES, OVER, PUBLISHING, Mode
+from tidegate.core.checkpoint.mode import LEGAL_MODES, OVER, PUBLISHING, Mode
 
 
 def test_every_mode_can_be_reached_and_those_that_are_over_cannot_be_left() -> None:

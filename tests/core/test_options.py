@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.config import CheckpointConfig
+from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.core.options import check_options, option_names, strict_fields, strict_options
 from tidegate.errors import InvalidUseError
 

@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any, get_args
 
 import pytest
-from test_log import takeover
+from test_view import takeover
 
-from tidegate.core import orders
-from tidegate.core.log import decode_entry
+from tidegate.core.checkpoint import orders
+from tidegate.core.log.view import decode_entry
 
 
 @pytest.mark.parametrize("kind", get_args(orders.Effect))

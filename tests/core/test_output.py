@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.align import UnalignedCheckpointConfig, as_pinned
-from tidegate.core.effects import BarrierLeft, CheckpointFailed, InFlightChannelData
-from tidegate.core.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
-from tidegate.core.output import OutputQueue
+from tidegate.core.barrier.align import UnalignedCheckpointConfig, as_pinned
+from tidegate.core.barrier.effects import BarrierLeft, CheckpointFailed, InFlightChannelData
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
+from tidegate.core.barrier.output import OutputQueue
 from tidegate.errors import InFlightBufferTooLarge, ProtocolError
 
 B1, B2 = CheckpointBarrier(1, 1), CheckpointBarrier(2, 2)

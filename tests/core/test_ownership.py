@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_log import commit, takeover
+from test_view import commit, takeover
 from torn import torn
 
-from tidegate.core.log import LogView
-from tidegate.core.ownership import (
+from tidegate.core.log.ownership import (
     Claim,
     Denied,
     Holder,
@@ -22,6 +21,7 @@ from tidegate.core.ownership import (
     replaced,
     sinks_ahead,
 )
+from tidegate.core.log.view import LogView
 
 ME = Owner(sink="s", job="j", log="l/1", term=5, run="me", host="h", pid=1, since="now", store="file:///s")
 FORMER = replace(ME, run="you", term=3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.paths import (
+from tidegate.core.log.paths import (
     InFlightObject,
     JobPaths,
     LatestHint,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.core.patience import Patience
-from tidegate.core.restart import GiveUp, RestartAfter
+from tidegate.core.failure.patience import Patience
+from tidegate.core.failure.restart import GiveUp, RestartAfter
 
 
 def test_waits_double_up_to_ten_seconds_and_end_when_they_add_up_to_the_limit() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.adapt import AlignmentThreshold
-from tidegate.core.policy import CoordinatorMetrics, DistributedCheckpointConfig
+from tidegate.core.checkpoint.adapt import AlignmentThreshold
+from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.errors import InvalidUseError, TooManyConcurrent
 
 

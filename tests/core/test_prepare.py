@@ -11,14 +11,14 @@ from driving import make_ack, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.manifest import (
+from tidegate.core.checkpoint.manifest import (
     CommittableEntry,
     ObjectEntry,
     OperatorSnapshotEntry,
     RunEntry,
     SourceOffsetEntry,
 )
-from tidegate.core.prepare import ChannelRef, ChannelShape, PlanShape, PrepareAck, TaskReport
+from tidegate.core.checkpoint.prepare import ChannelRef, ChannelShape, PlanShape, PrepareAck, TaskReport
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 ACK = make_ack(1, 5)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core import events as ev
-from tidegate.core import orders as do
-from tidegate.core.log import Takeover
-from tidegate.core.problems import Passed, Problem, ProblemKind, Problems, StillWrong
+from tidegate.core.checkpoint import events as ev
+from tidegate.core.checkpoint import orders as do
+from tidegate.core.failure.problems import Passed, Problem, ProblemKind, Problems, StillWrong
+from tidegate.core.log.view import Takeover
 from tidegate.errors import CheckpointAbortedError, NodeFailed
 
 PUT = do.PutEntry(0, "w", Takeover(slot=0, term=0, write_id="w", leader="l"))

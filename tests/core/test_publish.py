@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from driving import make_manifest
 
-from tidegate.core.budget import PublishBudget
-from tidegate.core.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.orders import Hide, Publish
-from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.publish import WAITING_MAX, Publisher
+from tidegate.core.checkpoint.budget import PublishBudget
+from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry
+from tidegate.core.checkpoint.orders import Hide, Publish
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.checkpoint.publish import WAITING_MAX, Publisher
 
 A = CommittableEntry("out", 0, 0, 1, {"file": "a"}, 1)
 B = CommittableEntry("out", 0, 0, 2, {"file": "b"}, 2)

@@ -12,8 +12,8 @@ from driving import EVERYONE, Driver, make_ack
 
 import tidegate as tg
 from tidegate.connectors.parquet import ParquetSink
-from tidegate.core import events, orders
-from tidegate.core.manifest import CommittableEntry
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.manifest import CommittableEntry
 from tidegate.plan.connector import WriterContext
 from tidegate.runtime.sinks import Publisher
 from tidegate.testing.connectors import SINK_SCHEMA, rows_of

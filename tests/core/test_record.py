@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.core.messages import Barrier, CheckpointBarrier, End, Event, Watermark
-from tidegate.core.record import WATERMARK_BYTES, ChannelRecording, FanInRecord
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, Watermark
+from tidegate.core.barrier.record import WATERMARK_BYTES, ChannelRecording, FanInRecord
 
 MESSAGES = [Event("a", 5), Barrier(CheckpointBarrier(1, 1)), Watermark(7), End()]
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from coordination import SHAPE
-from test_log import commit, restore, takeover
+from test_view import commit, restore, takeover
 
-from tidegate.core.log import LogView
-from tidegate.core.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.resolve import (
+from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry
+from tidegate.core.log.resolve import (
     AlreadyFinished,
     Decision,
     FallBack,
@@ -20,6 +19,7 @@ from tidegate.core.resolve import (
     StartFresh,
     resolve,
 )
+from tidegate.core.log.view import LogView
 
 LOG = [takeover(0), commit(1), commit(2, 1), commit(3, 2)]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from coordination import SHAPE
-from test_log import commit, restore, takeover
+from test_view import commit, restore, takeover
 from torn import LOG, torn
 
-from tidegate.core.log import LogView
-from tidegate.core.resolve import FallBack, Refuse, RestoreFrom, StartFresh, resolve
-from tidegate.core.retain import oldest_restorable
+from tidegate.core.log.resolve import FallBack, Refuse, RestoreFrom, StartFresh, resolve
+from tidegate.core.log.retain import oldest_restorable
+from tidegate.core.log.view import LogView
 
 
 def choose(entries: list[Any], **options: Any) -> Any:

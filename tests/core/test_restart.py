@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.core.restart import (
+from tidegate.core.failure.restart import (
     Failure,
     FailureKind,
     GiveUp,

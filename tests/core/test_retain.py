@@ -6,13 +6,12 @@ import pytest
 from coordination import PATHS
 from hypothesis import given
 from hypothesis import strategies as st
-from test_log import commit, restore, takeover
+from test_view import commit, restore, takeover
 
-from tidegate.core.base import Base
-from tidegate.core.entries import encode_entry
-from tidegate.core.log import Damaged, LogEntry, LogView
-from tidegate.core.manifest import ObjectEntry, OperatorSnapshotEntry, RunEntry
-from tidegate.core.retain import (
+from tidegate.core.checkpoint.manifest import ObjectEntry, OperatorSnapshotEntry, RunEntry
+from tidegate.core.log.base import Base
+from tidegate.core.log.entries import encode_entry
+from tidegate.core.log.retain import (
     collection_bound,
     garbage,
     kept_objects,
@@ -22,6 +21,7 @@ from tidegate.core.retain import (
     trim_bound,
     trimmable,
 )
+from tidegate.core.log.view import Damaged, LogEntry, LogView
 from tidegate.errors import InvalidUseError
 
 VIEW = LogView([takeover(0), commit(1), commit(2, 1), commit(3, 2)])

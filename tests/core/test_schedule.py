@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.schedule import Schedule, SchedulePolicy
+from tidegate.core.checkpoint.schedule import Schedule, SchedulePolicy
 from tidegate.errors import InvalidUseError
 
 POLICY = SchedulePolicy(interval_ms=1_000, min_pause_ms=300, retry_ms=100, tolerable_failures=2)

@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.align import Complete, KeyAligner
-from tidegate.core.control import BarrierControlSignalKind
-from tidegate.core.messages import CheckpointBarrier
-from tidegate.core.sequence import CheckpointKey, ControlKey, Emit, HeadBarrier, HeadSequencer, Queued, key_of
+from tidegate.core.barrier.align import Complete, KeyAligner
+from tidegate.core.barrier.messages import CheckpointBarrier
+from tidegate.core.control.sequence import (
+    CheckpointKey,
+    ControlKey,
+    Emit,
+    HeadBarrier,
+    HeadSequencer,
+    Queued,
+    key_of,
+)
+from tidegate.core.control.signals import BarrierControlSignalKind
 from tidegate.errors import (
     BarrierOverlap,
     ChannelFull,

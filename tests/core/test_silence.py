@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.silence import Silence
+from tidegate.core.failure.silence import Silence
 
 LIMIT_MS, LOOK_MS = 10_000, 500
 

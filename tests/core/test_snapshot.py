@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.snapshot import (
+from tidegate.core.session.snapshot import (
     Checkpoint,
     Inline,
     OperatorSnapshot,

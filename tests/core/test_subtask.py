@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.align import PINNED_FLAG, UnalignedCheckpointConfig
-from tidegate.core.control import Instant, InstantControlSignal
-from tidegate.core.effects import (
+from tidegate.core.barrier.align import PINNED_FLAG, UnalignedCheckpointConfig
+from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
     Effect,
@@ -18,8 +17,8 @@ from tidegate.core.effects import (
     Process,
     SnapshotComplete,
 )
-from tidegate.core.input import BEGINNING_OF_TIME
-from tidegate.core.messages import (
+from tidegate.core.barrier.input import BEGINNING_OF_TIME
+from tidegate.core.barrier.messages import (
     IDLE,
     Barrier,
     CheckpointBarrier,
@@ -29,7 +28,8 @@ from tidegate.core.messages import (
     StreamMessage,
     Watermark,
 )
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.subtask import Subtask
+from tidegate.core.control.signals import Instant, InstantControlSignal
 from tidegate.errors import InFlightBufferTooLarge, InvalidUseError, ProtocolError
 
 B1, B2, B3 = (CheckpointBarrier(n, n) for n in (1, 2, 3))

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.align import (
+from tidegate.core.barrier.align import (
     Aligning,
     Idle,
     Recording,
     UnalignedCheckpointConfig,
     as_pinned,
 )
-from tidegate.core.control import BarrierControlSignalKind, BarrierSignal, Instant, InstantControlSignal
-from tidegate.core.effects import (
+from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
     Effect,
@@ -26,8 +25,8 @@ from tidegate.core.effects import (
     Process,
     UnalignedSnapshot,
 )
-from tidegate.core.input import BEGINNING_OF_TIME
-from tidegate.core.messages import (
+from tidegate.core.barrier.input import BEGINNING_OF_TIME
+from tidegate.core.barrier.messages import (
     AWAKE,
     IDLE,
     Barrier,
@@ -38,7 +37,13 @@ from tidegate.core.messages import (
     StreamMessage,
     Watermark,
 )
-from tidegate.core.unaligned import UnalignedCheckpointer
+from tidegate.core.barrier.unaligned import UnalignedCheckpointer
+from tidegate.core.control.signals import (
+    BarrierControlSignalKind,
+    BarrierSignal,
+    Instant,
+    InstantControlSignal,
+)
 from tidegate.errors import (
     BarrierOverlap,
     DuplicateBarrier,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core import wal
-from tidegate.core.changelog import Change, OpType, replay
-from tidegate.core.wal import (
+from tidegate.core.session import wal
+from tidegate.core.session.changelog import Change, OpType, replay
+from tidegate.core.session.wal import (
     HEADER_BYTES,
     WalEncoder,
     WalEnd,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from test_log import commit, takeover
+from test_view import commit, takeover
 
-from tidegate.core.entries import Damaged, LogEntry, encode_entry, read_entry
+from tidegate.core.log.entries import Damaged, LogEntry, encode_entry, read_entry
 
 LOG: list[Any] = [takeover(0), commit(1), commit(2, 1), commit(3, 2)]
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.core.log import Commit, LogRecord, LogView
-from tidegate.core.manifest import CheckpointManifest
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.failure.restart import RestartPolicy
+from tidegate.core.log.view import Commit, LogRecord, LogView
 from tidegate.errors import JobFailedError
 from tidegate.plan.connector import Committable, Offset, Polled, Split, WriterContext
 from tidegate.runtime.begin import JobOptions, begin

@@ -18,10 +18,10 @@ from typing import Any
 from runtime_jobs import QUICK, GatedSource
 
 import tidegate as tg
-from tidegate.core.config import CheckpointConfig
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.manifest import CheckpointManifest
-from tidegate.core.restart import FailureKind
+from tidegate.core.checkpoint.config import CheckpointConfig
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.failure.restart import FailureKind
 from tidegate.operators.source import Read
 from tidegate.runtime.begin import coordinator_config
 from tidegate.runtime.gang import Exit

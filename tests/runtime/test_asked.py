@@ -9,7 +9,7 @@ import pytest
 from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts, until
 
 import tidegate as tg
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.failure.restart import RestartPolicy
 from tidegate.errors import InvalidUseError, JobFailedError
 
 

@@ -20,8 +20,8 @@ from runtime_jobs import (
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.messages import Barrier
-from tidegate.core.prepare import PrepareAck
+from tidegate.core.barrier.messages import Barrier
+from tidegate.core.checkpoint.prepare import PrepareAck
 
 
 def read(source: GatedSource, rows: int) -> None:

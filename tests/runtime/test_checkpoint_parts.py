@@ -22,16 +22,16 @@ from runtime_jobs import (
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.effects import Process
-from tidegate.core.manifest import (
+from tidegate.core.barrier.effects import Process
+from tidegate.core.barrier.messages import Event, Watermark
+from tidegate.core.checkpoint.manifest import (
     INLINE_BYTES_MAX,
     CheckpointManifest,
     ObjectEntry,
     RunEntry,
     inline_bytes_max,
 )
-from tidegate.core.messages import Event, Watermark
-from tidegate.core.paths import JobPaths
+from tidegate.core.log.paths import JobPaths
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
 from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import StateObjectWriter

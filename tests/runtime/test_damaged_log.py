@@ -13,8 +13,8 @@ from runtime_jobs import GatedSource, Jobs, MemorySink, events, rows_of, until
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.core.log import Commit, Damaged, Restore, Takeover, read_entry
-from tidegate.core.paths import JobPaths
+from tidegate.core.log.paths import JobPaths
+from tidegate.core.log.view import Commit, Damaged, Restore, Takeover, read_entry
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.soundness import verify

@@ -11,8 +11,8 @@ from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.log import Restore
-from tidegate.core.messages import Barrier
+from tidegate.core.barrier.messages import Barrier
+from tidegate.core.log.view import Restore
 from tidegate.runtime.logstore import LogStore
 
 

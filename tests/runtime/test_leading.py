@@ -10,10 +10,10 @@ from runtime_jobs import GatedSource, MemorySink, events, once, rows_of
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.budget import PublishBudget
-from tidegate.core.log import Damaged, LogEntry, Takeover
-from tidegate.core.manifest import CommittableEntry
-from tidegate.core.restart import FailureKind
+from tidegate.core.checkpoint.budget import PublishBudget
+from tidegate.core.checkpoint.manifest import CommittableEntry
+from tidegate.core.failure.restart import FailureKind
+from tidegate.core.log.view import Damaged, LogEntry, Takeover
 from tidegate.errors import CorruptDataError, InvalidUseError, NodeStalled, RetryableError, TidegateError
 from tidegate.plan.connector import Committable
 from tidegate.runtime.gang import Exit, GangState

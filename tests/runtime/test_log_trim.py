@@ -13,11 +13,11 @@ from runtime_jobs import GatedSource, Jobs, MemorySink, events, rows_of
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.entries import explained
-from tidegate.core.events import Followed, Last, Unknown
-from tidegate.core.log import Base, Commit, Damaged, LogRecord, LogView, Restore, Takeover
-from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.resolve import FallBack, resolve
+from tidegate.core.checkpoint.events import Followed, Last, Unknown
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.log.entries import explained
+from tidegate.core.log.resolve import FallBack, resolve
+from tidegate.core.log.view import Base, Commit, Damaged, LogRecord, LogView, Restore, Takeover
 from tidegate.errors import CorruptDataError, RetryableError
 from tidegate.runtime import logstore
 from tidegate.runtime.logstore import LogStore

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_jobs import events
 
-from tidegate.core.messages import Barrier, CheckpointBarrier, End, Event, Watermark
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, Watermark
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.errors import ProtocolError
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.link import Intake, Link

@@ -17,7 +17,7 @@ from runtime_jobs import GatedSource, MemorySink, events
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.failure.restart import RestartPolicy
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.runtime.address import Listening, is_loopback, is_this_machine, node_listening
 from tidegate.runtime.begin import JobOptions, begin

@@ -11,9 +11,9 @@ import pytest
 from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts
 
 import tidegate as tg
-from tidegate.core.align import UnalignedCheckpointConfig
-from tidegate.core.messages import IDLE, End, StreamMessage, Watermark
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.align import UnalignedCheckpointConfig
+from tidegate.core.barrier.messages import IDLE, End, StreamMessage, Watermark
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime import pace
 from tidegate.runtime import task as tasks

@@ -31,8 +31,8 @@ from runtime_world import World
 
 import tidegate as tg
 from tidegate.clock import SystemClock
-from tidegate.core.messages import Barrier
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.barrier.messages import Barrier
+from tidegate.core.failure.restart import RestartPolicy
 from tidegate.errors import InvalidUseError, RetryableError
 from tidegate.runtime.host import Launch, run_node
 from tidegate.runtime.local import ThreadGang

@@ -11,9 +11,9 @@ from runtime_jobs import GatedSource, MemorySink, events, rows_of
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.log import Takeover
-from tidegate.core.mode import Mode
-from tidegate.core.orders import Replaced, StoreSilent, Unpublishable
+from tidegate.core.checkpoint.mode import Mode
+from tidegate.core.checkpoint.orders import Replaced, StoreSilent, Unpublishable
+from tidegate.core.log.view import Takeover
 from tidegate.errors import RetryableError
 from tidegate.runtime.report import stepped_down
 from tidegate.store.open import open_store

@@ -12,8 +12,8 @@ from runtime_jobs import GatedSource, Jobs, MemorySink, events, failure, once, r
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.coordinate import Mode
-from tidegate.core.restart import RestartPolicy, Restarts
+from tidegate.core.checkpoint.coordinate import Mode
+from tidegate.core.failure.restart import RestartPolicy, Restarts
 from tidegate.errors import RetryableError
 from tidegate.runtime.host import Launch, run_node
 from tidegate.runtime.local import ThreadGang

@@ -11,11 +11,11 @@ from runtime_jobs import GatedSource, MemorySink, events, once, rows_of
 from runtime_world import World, WorldGang
 
 import tidegate as tg
-from tidegate.core import entries
-from tidegate.core.events import LogRead
-from tidegate.core.log import LogView
-from tidegate.core.mode import Mode
-from tidegate.core.restart import RestartPolicy, Restarts
+from tidegate.core.checkpoint.events import LogRead
+from tidegate.core.checkpoint.mode import Mode
+from tidegate.core.failure.restart import RestartPolicy, Restarts
+from tidegate.core.log import entries
+from tidegate.core.log.view import LogView
 from tidegate.errors import JobFailedError, RetryableError
 from tidegate.runtime.gang import GangState
 from tidegate.runtime.leader import STOP_LIMIT_MS

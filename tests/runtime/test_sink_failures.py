@@ -16,7 +16,7 @@ from runtime_jobs import (
 )
 
 import tidegate as tg
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.failure.restart import RestartPolicy
 from tidegate.errors import JobFailedError, RetryableError
 
 

@@ -31,7 +31,7 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource, OnFailure
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
-from tidegate.core.paths import JobPaths
+from tidegate.core.log.paths import JobPaths
 from tidegate.errors import FencedError, InvalidUseError
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.leader import _caused

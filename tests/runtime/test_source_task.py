@@ -8,9 +8,13 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from tidegate.core.inject import BarrierInjectorConfig, CheckpointBarrierInjector, InjectBarrierCommand
-from tidegate.core.messages import IDLE, Barrier, End, Event, StreamMessage, Watermark
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.inject import (
+    BarrierInjectorConfig,
+    CheckpointBarrierInjector,
+    InjectBarrierCommand,
+)
+from tidegate.core.barrier.messages import IDLE, Barrier, End, Event, StreamMessage, Watermark
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.operators.source import Read
 from tidegate.plan.connector import Polled, Source
 from tidegate.plan.physical import Edge, Stage

@@ -9,9 +9,17 @@ import pyarrow as pa
 import pytest
 
 from specs import build, pre_aggregate, window_aggregate
-from tidegate.core.effects import AdvanceWatermark
-from tidegate.core.messages import IDLE, Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.effects import AdvanceWatermark
+from tidegate.core.barrier.messages import (
+    IDLE,
+    Barrier,
+    CheckpointBarrier,
+    End,
+    Event,
+    StreamMessage,
+    Watermark,
+)
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.operators import aggregate, closing
 from tidegate.operators.fixed import FixedWindow
 from tidegate.plan.physical import Edge, Stage

@@ -25,7 +25,7 @@ from runtime_jobs import (
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.failure.restart import RestartPolicy
 from tidegate.errors import InvalidUseError, RetryableError, StorageRefused, StorageUnavailable
 from tidegate.store.durable import TEMPORARY_PREFIX
 

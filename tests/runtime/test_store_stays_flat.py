@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.bench.growth import CONFIG, STATE_BYTES, Driver, Sample, grow, main
-from tidegate.core.log import Takeover
+from tidegate.core.log.view import Takeover
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.soundness import verify
 from tidegate.store.base import Store

@@ -19,8 +19,8 @@ import tidegate as tg
 from damage import damaged, json_values, with_wrong_parts
 from tidegate.connectors.framespool import Chunk, read_chunk
 from tidegate.connectors.spool import read_batches
-from tidegate.core.messages import Watermark
-from tidegate.core.prepare import PrepareAck
+from tidegate.core.barrier.messages import Watermark
+from tidegate.core.checkpoint.prepare import PrepareAck
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed, TidegateError
 from tidegate.runtime.continuous import ContinuousReader
 from tidegate.runtime.gang import carried

@@ -13,7 +13,7 @@ from runtime_world import World
 
 import tidegate as tg
 from tidegate.connectors.framespool import CREATE_TRIES, Spool
-from tidegate.core.restart import FailureKind
+from tidegate.core.failure.restart import FailureKind
 from tidegate.errors import InvalidUseError, RetryableError, StorageRefused, StorageUnavailable, ThreadDied
 from tidegate.runtime.activity import Activity, told
 from tidegate.runtime.failure import kind_of, last_words

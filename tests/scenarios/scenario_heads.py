@@ -7,15 +7,14 @@ from typing import Any
 
 from play import step, words_of
 
-from tidegate.core.control import BarrierControlSignalKind, BarrierSignal, Channel, ControlSourceProcessor
-from tidegate.core.inject import (
+from tidegate.core.barrier.inject import (
     BarrierInjectorConfig,
     CheckpointBarrierInjector,
     InjectBarrierCommand,
     Superseded,
 )
-from tidegate.core.messages import CheckpointBarrier
-from tidegate.core.sequence import (
+from tidegate.core.barrier.messages import CheckpointBarrier
+from tidegate.core.control.sequence import (
     CheckpointKey,
     ControlKey,
     Emit,
@@ -23,6 +22,12 @@ from tidegate.core.sequence import (
     HeadSequencer,
     Queued,
     SequenceKey,
+)
+from tidegate.core.control.signals import (
+    BarrierControlSignalKind,
+    BarrierSignal,
+    Channel,
+    ControlSourceProcessor,
 )
 
 SYNC = BarrierControlSignalKind.SyncTest

@@ -14,10 +14,9 @@ from typing import Any
 
 from play import step, words_of
 
-from tidegate.core import events, orders
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.log import Base, Commit, LogEntry, LogView, Restore, Takeover, decode_entry
-from tidegate.core.manifest import (
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.manifest import (
     CheckpointManifest,
     CommittableEntry,
     ObjectEntry,
@@ -25,11 +24,12 @@ from tidegate.core.manifest import (
     RunEntry,
     SourceOffsetEntry,
 )
-from tidegate.core.paths import JobPaths, SharedRun, StateObject
-from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.prepare import PlanShape, PrepareAck, TaskReport
-from tidegate.core.resolve import AlreadyFinished, FallBack, Refuse, RestoreFrom, StartFresh, resolve
-from tidegate.core.retain import garbage
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck, TaskReport
+from tidegate.core.log.paths import JobPaths, SharedRun, StateObject
+from tidegate.core.log.resolve import AlreadyFinished, FallBack, Refuse, RestoreFrom, StartFresh, resolve
+from tidegate.core.log.retain import garbage
+from tidegate.core.log.view import Base, Commit, LogEntry, LogView, Restore, Takeover, decode_entry
 from tidegate.ids import CheckpointId
 
 NODES = frozenset({0, 1})

@@ -14,9 +14,8 @@ from typing import Any
 
 from play import step, words_of
 
-from tidegate.core.align import Aligning, Idle, Recording, UnalignedCheckpointConfig, as_pinned
-from tidegate.core.control import BarrierControlSignalKind, BarrierSignal
-from tidegate.core.effects import (
+from tidegate.core.barrier.align import Aligning, Idle, Recording, UnalignedCheckpointConfig, as_pinned
+from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
     Effect,
@@ -26,8 +25,17 @@ from tidegate.core.effects import (
     Process,
     SnapshotComplete,
 )
-from tidegate.core.messages import Barrier, CheckpointBarrier, Control, End, Event, StreamMessage, Watermark
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.messages import (
+    Barrier,
+    CheckpointBarrier,
+    Control,
+    End,
+    Event,
+    StreamMessage,
+    Watermark,
+)
+from tidegate.core.barrier.subtask import Subtask
+from tidegate.core.control.signals import BarrierControlSignalKind, BarrierSignal
 
 Message = StreamMessage[str]
 

@@ -9,18 +9,18 @@ import pytest
 from play import play
 from test_scenarios import HERE, WORLDS
 
-from tidegate.core import coordinate, events
-from tidegate.core.append import LogAppender
-from tidegate.core.attempt import Attempt
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.input import InputChannel
-from tidegate.core.log import LogView
-from tidegate.core.messages import Barrier, Event
-from tidegate.core.output import OutputQueue
-from tidegate.core.publish import Publisher
-from tidegate.core.record import ChannelRecording
-from tidegate.core.subtask import Subtask
-from tidegate.core.unaligned import UnalignedCheckpointer
+from tidegate.core.barrier.input import InputChannel
+from tidegate.core.barrier.messages import Barrier, Event
+from tidegate.core.barrier.output import OutputQueue
+from tidegate.core.barrier.record import ChannelRecording
+from tidegate.core.barrier.subtask import Subtask
+from tidegate.core.barrier.unaligned import UnalignedCheckpointer
+from tidegate.core.checkpoint import coordinate, events
+from tidegate.core.checkpoint.attempt import Attempt
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.publish import Publisher
+from tidegate.core.log.append import LogAppender
+from tidegate.core.log.view import LogView
 from tidegate.ids import CheckpointId
 
 _start_recording, _put, _answered = InputChannel.start_recording, OutputQueue.put, LogAppender.answered

@@ -15,7 +15,7 @@ from runtime_jobs import GatedSource, MemorySink, counts, events
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.inject import CheckpointBarrierInjector
+from tidegate.core.barrier.inject import CheckpointBarrierInjector
 from tidegate.runtime.timers import Timers
 
 DEADLINES = {"_deadline", "_expire"}  # a node's timers: barriers may overtake, the checkpoint is given up

@@ -20,10 +20,10 @@ import pytest
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.core.log import Commit
-from tidegate.core.manifest import CheckpointManifest
-from tidegate.core.messages import Event
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.barrier.messages import Event
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.failure.restart import RestartPolicy
+from tidegate.core.log.view import Commit
 from tidegate.errors import JobFailedError
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.begin import JobOptions, begin

@@ -18,7 +18,7 @@ from pressure import (
     windows,
 )
 
-from tidegate.core.config import CheckpointConfig
+from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.errors import CheckpointAbortedError
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.control import BarrierControlSignalKind, BarrierSignal
-from tidegate.core.messages import Barrier, CheckpointBarrier, Control, End, Event, Watermark
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, Control, End, Event, Watermark
+from tidegate.core.control.signals import BarrierControlSignalKind, BarrierSignal
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, TidegateError
 from tidegate.wire.arrow import (
     allocate,

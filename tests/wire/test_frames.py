@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from damage import damaged
-from tidegate.core.messages import BARRIER_BYTES
+from tidegate.core.barrier.messages import BARRIER_BYTES
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, TidegateError
 from tidegate.wire.frames import (
     MAX_HELLO_BYTES,

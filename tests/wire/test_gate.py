@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from tidegate.core.messages import End
+from tidegate.core.barrier.messages import End
 from tidegate.errors import InvalidUseError, RetryableError, ThreadDied
 from tidegate.runtime.begin import JobOptions, control_settings
 from tidegate.wire._gen.control_pb2 import Hello, NodeMessage

@@ -13,7 +13,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from tidegate.core.messages import Barrier, CheckpointBarrier, End, Event, Watermark
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, Watermark
 from tidegate.errors import (
     ChannelFull,
     CorruptDataError,

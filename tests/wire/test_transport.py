@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from tidegate.core.messages import Barrier, CheckpointBarrier, End, Event, Watermark
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, Watermark
 from tidegate.errors import InvalidUseError, RetryableError
 from tidegate.wire.arrow import event_of
 from tidegate.wire.tcp import TcpSettings, TcpTransport

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.core.duration import Duration, parse_duration_ms
-from tidegate.core.problems import Problem
+from tidegate.core.failure.problems import Problem
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
 from tidegate.runtime.interrupt import plain_interrupts
 from tidegate.runtime.leader import Leader

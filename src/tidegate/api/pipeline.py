@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.api.sources import checked_call
 from tidegate.api.stream import Output, Stream
-from tidegate.core.config import CheckpointConfig
+from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read

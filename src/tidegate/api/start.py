@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate.api.job import Job
-from tidegate.core.config import CheckpointConfig
+from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.core.duration import Duration, parse_duration_ms
-from tidegate.core.resolve import RestoreChoice
+from tidegate.core.log.resolve import RestoreChoice
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
 from tidegate.runtime.address import LOOPBACK

@@ -14,10 +14,14 @@ from typing import Any
 
 from tidegate.bench import nodes
 from tidegate.bench.timing import Reading, per_call, per_item
-from tidegate.core.inject import BarrierInjectorConfig, CheckpointBarrierInjector, InjectBarrierCommand
-from tidegate.core.messages import Barrier, CheckpointBarrier, Event
-from tidegate.core.output import OutputQueue
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.inject import (
+    BarrierInjectorConfig,
+    CheckpointBarrierInjector,
+    InjectBarrierCommand,
+)
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, Event
+from tidegate.core.barrier.output import OutputQueue
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.errors import InvalidUseError
 
 NOT_MEASURED = {

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.bench.plot import svg
-from tidegate.core import events as ev
-from tidegate.core import orders as do
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.manifest import (
+from tidegate.core.checkpoint import events as ev
+from tidegate.core.checkpoint import orders as do
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.manifest import (
     CommittableEntry,
     ObjectEntry,
     OperatorSnapshotEntry,
     RunEntry,
     SourceOffsetEntry,
 )
-from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.prepare import PlanShape, PrepareAck, TaskReport
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck, TaskReport
 from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.chores import Chores
 from tidegate.runtime.logstore import LogStore

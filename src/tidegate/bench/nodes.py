@@ -21,20 +21,20 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.bench.timing import Reading, seconds
 from tidegate.bench.unaligned import on_threads
-from tidegate.core import events, orders
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.log import Commit
-from tidegate.core.manifest import (
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.manifest import (
     CommittableEntry,
     ObjectEntry,
     OperatorSnapshotEntry,
     RunEntry,
     SourceOffsetEntry,
 )
-from tidegate.core.messages import Barrier, CheckpointBarrier
-from tidegate.core.paths import JobPaths
-from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.prepare import ChannelRef, ChannelShape, PlanShape, PrepareAck, TaskReport
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.checkpoint.prepare import ChannelRef, ChannelShape, PlanShape, PrepareAck, TaskReport
+from tidegate.core.log.paths import JobPaths
+from tidegate.core.log.view import Commit
 from tidegate.errors import JobFailedError, ThreadDied
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.logstore import LogStore

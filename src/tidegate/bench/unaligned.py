@@ -19,10 +19,10 @@ import pyarrow as pa
 import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.bench.backlog import Backlog, Throttle, backlog_pipeline, flood_pipeline
-from tidegate.core.align import UnalignedCheckpointConfig
-from tidegate.core.messages import Barrier, CheckpointBarrier, Event, StreamMessage
-from tidegate.core.subtask import Subtask
-from tidegate.core.unaligned import UnalignedCheckpointer
+from tidegate.core.barrier.align import UnalignedCheckpointConfig
+from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, Event, StreamMessage
+from tidegate.core.barrier.subtask import Subtask
+from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang

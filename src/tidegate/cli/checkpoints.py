@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidegate.cli.output import Output, sized
-from tidegate.core.manifest import CheckpointManifest
+from tidegate.core.checkpoint.manifest import CheckpointManifest
 
 if TYPE_CHECKING:
     from tidegate.cli.inventory import JobLog

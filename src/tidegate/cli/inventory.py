@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tidegate.core.log import Commit, Damaged, LogRecord, LogView
-from tidegate.core.manifest import CheckpointManifest
-from tidegate.core.paths import JobPaths, LogObject
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.log.paths import JobPaths, LogObject
+from tidegate.core.log.view import Commit, Damaged, LogRecord, LogView
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.inspect import shown
 from tidegate.runtime.logstore import LogStore

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tidegate.api.job import Job
     from tidegate.api.pipeline import Pipeline
-    from tidegate.core.config import CheckpointConfig
+    from tidegate.core.checkpoint.config import CheckpointConfig
 
 HELP = "run a pipeline from a Python file"
 DESCRIPTION = (
@@ -65,7 +65,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, output: Output) -> int:
     """Blocks until the job has ended. Interrupting it stops the job in good order."""
-    from tidegate.core.config import CheckpointConfig
+    from tidegate.core.checkpoint.config import CheckpointConfig
 
     path, _ = split_target(arguments.file)
     if arguments.interval is not None and arguments.store is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.cli.checkpoints import describe, when
 from tidegate.cli.output import Output, shown, sized
-from tidegate.core.manifest import CheckpointManifest, OperatorSnapshotEntry
+from tidegate.core.checkpoint.manifest import CheckpointManifest, OperatorSnapshotEntry
 from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError
 
 if TYPE_CHECKING:

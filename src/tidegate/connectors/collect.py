@@ -11,7 +11,7 @@ from tidegate.connectors.owner import Lease
 from tidegate.connectors.spool import need_spool, read_batches, spool_directory, spool_writer
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import StagedWriter
-from tidegate.core.ownership import Claim, Holder
+from tidegate.core.log.ownership import Claim, Holder
 from tidegate.plan.connector import Committable, WriterContext
 
 

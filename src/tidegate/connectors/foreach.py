@@ -23,7 +23,7 @@ from tidegate.connectors.owner import Lease
 from tidegate.connectors.spool import need_spool, read_batches, spool_directory, spool_writer
 from tidegate.connectors.staging import StagedFile, StagingDirectory, files_of
 from tidegate.connectors.writer import StagedWriter
-from tidegate.core.ownership import Claim, Holder
+from tidegate.core.log.ownership import Claim, Holder
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Committable, WriterContext
 

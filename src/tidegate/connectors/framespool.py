@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tidegate.core.codec import decode, encode
+from tidegate.core.log.codec import decode, encode
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, RetryableError
 from tidegate.runtime.snapshotfile import check_rows, crc32c
 from tidegate.store.base import Store

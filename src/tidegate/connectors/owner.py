@@ -23,8 +23,8 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from tidegate.connectors.local import file_errors, remove_file, sync_file
-from tidegate.core.codec import decode, encode
-from tidegate.core.ownership import Claim, Denied, Holder, Outrun, Owner, Take, judge, replaced
+from tidegate.core.log.codec import decode, encode
+from tidegate.core.log.ownership import Claim, Denied, Holder, Outrun, Owner, Take, judge, replaced
 from tidegate.errors import CorruptDataError, FencedError, InvalidUseError, RetryableError
 
 OWNER = "_owner"

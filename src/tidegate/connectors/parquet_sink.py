@@ -19,9 +19,9 @@ from tidegate.connectors.parquet_merge import ParquetMerge
 from tidegate.connectors.parquet_types import as_written, check_writable_columns, in_microseconds
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import CHUNK_ROWS, FILE_BYTES, StagedWriter
-from tidegate.core.budget import DEFAULT_BUDGET, PublishBudget
+from tidegate.core.checkpoint.budget import DEFAULT_BUDGET, PublishBudget
 from tidegate.core.duration import Duration, parse_duration_ms
-from tidegate.core.ownership import Claim, Holder
+from tidegate.core.log.ownership import Claim, Holder
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Committable, Gathered, WriterContext
 

@@ -29,7 +29,7 @@ from uuid import uuid4
 
 from tidegate.connectors.local import file_errors, file_names, moved, remove_file, sync_file
 from tidegate.connectors.owner import Lease, check_claim, holder, taken
-from tidegate.core.ownership import Claim, Holder
+from tidegate.core.log.ownership import Claim, Holder
 from tidegate.errors import CorruptDataError
 from tidegate.plan.connector import Committable, WriterContext
 

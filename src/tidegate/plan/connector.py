@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-from tidegate.core.budget import PublishBudget
+from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.values import Json
 
 Offset: TypeAlias = Json

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from tidegate.core.config import CheckpointConfig
+from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import PhysicalPlan
 from tidegate.planner.rules import insert_barrier_for_fan_in

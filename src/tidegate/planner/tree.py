@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidegate.core.config import CheckpointConfig, UnalignedMode
+from tidegate.core.checkpoint.config import CheckpointConfig, UnalignedMode
 from tidegate.operators.sink import Write
 from tidegate.plan.physical import Edge, PhysicalPlan, Stage
 from tidegate.plan.units import duration_text

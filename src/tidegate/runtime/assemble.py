@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.core.align import UnalignedCheckpointConfig
-from tidegate.core.inject import BarrierInjectorConfig, CheckpointBarrierInjector
-from tidegate.core.subtask import Subtask
-from tidegate.core.unaligned import UnalignedCheckpointMetrics
+from tidegate.core.barrier.align import UnalignedCheckpointConfig
+from tidegate.core.barrier.inject import BarrierInjectorConfig, CheckpointBarrierInjector
+from tidegate.core.barrier.subtask import Subtask
+from tidegate.core.barrier.unaligned import UnalignedCheckpointMetrics
 from tidegate.operators.sink import SinkOperator
 from tidegate.operators.source import Read
 from tidegate.plan.connector import SinkWriter

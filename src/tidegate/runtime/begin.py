@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.clock import SystemClock
-from tidegate.core.adapt import UnalignedStreak
-from tidegate.core.config import CheckpointConfig, UnalignedMode
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.policy import DistributedCheckpointConfig
-from tidegate.core.resolve import Refuse, RestoreChoice, StartFresh
-from tidegate.core.restart import RestartPolicy
+from tidegate.core.checkpoint.adapt import UnalignedStreak
+from tidegate.core.checkpoint.config import CheckpointConfig, UnalignedMode
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.failure.restart import RestartPolicy
+from tidegate.core.log.resolve import Refuse, RestoreChoice, StartFresh
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read

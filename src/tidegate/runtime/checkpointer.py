@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.core.effects import CheckpointFailed, SnapshotComplete
-from tidegate.core.manifest import (
+from tidegate.core.barrier.effects import CheckpointFailed, SnapshotComplete
+from tidegate.core.barrier.messages import CheckpointBarrier, Event, StreamMessage
+from tidegate.core.checkpoint.manifest import (
     CommittableEntry,
     InFlightEntry,
     ObjectEntry,
@@ -24,9 +25,8 @@ from tidegate.core.manifest import (
     TaskStats,
     inline_bytes_max,
 )
-from tidegate.core.messages import CheckpointBarrier, Event, StreamMessage
-from tidegate.core.paths import Direction, JobPaths
-from tidegate.core.prepare import ChannelRef, PrepareAck, TaskReport
+from tidegate.core.checkpoint.prepare import ChannelRef, PrepareAck, TaskReport
+from tidegate.core.log.paths import Direction, JobPaths
 from tidegate.errors import WAITED_FOR, CheckpointAbortedError, TidegateError
 from tidegate.operators.source import Read
 from tidegate.plan.connector import Committable

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 
-from tidegate.core import events as ev
-from tidegate.core import orders as do
-from tidegate.core.retain import garbage
+from tidegate.core.checkpoint import events as ev
+from tidegate.core.checkpoint import orders as do
+from tidegate.core.log.retain import garbage
 from tidegate.errors import WAITED_FOR, RetryableError, TidegateError
 from tidegate.ids import U64_LIMIT
 from tidegate.runtime.logstore import LogStore

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from tidegate.core.orders import SendAbort, SendCommitted, SendFinalize, SendInject, SendPromote, SendStarted
+from tidegate.core.checkpoint.orders import (
+    SendAbort,
+    SendCommitted,
+    SendFinalize,
+    SendInject,
+    SendPromote,
+    SendStarted,
+)
 from tidegate.wire._gen import control_pb2 as pb
 
 Command: TypeAlias = SendStarted | SendInject | SendFinalize | SendPromote | SendAbort | SendCommitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from functools import cache
 
-from tidegate.core.restart import Failure, FailureKind
+from tidegate.core.failure.restart import Failure, FailureKind
 from tidegate.errors import RetryableError, StorageRefused, StorageUnavailable, ThreadDied
 from tidegate.operators.map import UserFunctionError
 from tidegate.wire._gen import control_pb2 as pb

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidegate.core.codec import parse
-from tidegate.core.manifest import CheckpointManifest
-from tidegate.core.prepare import PrepareAck
-from tidegate.core.restart import Failure, FailureKind, first_cause
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.checkpoint.prepare import PrepareAck
+from tidegate.core.failure.restart import Failure, FailureKind, first_cause
+from tidegate.core.log.codec import parse
 from tidegate.errors import CorruptDataError, NodeStalled
 from tidegate.runtime.activity import told
 from tidegate.runtime.failure import failure_of

@@ -1,6 +1,6 @@
 """The gangs of one job, one after the other: started, joined, lost, started again. Runs in the leader's thread.
 
-It performs; what follows from a loss is decided by ``core.restart``, what a gang is for by the coordinator. The coordinator hears
+It performs; what follows from a loss is decided by ``core.failure``, what a gang is for by the coordinator. The coordinator hears
 of a lost gang at once; only its order to start the next one waits for the back-off.
 """
 
@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from tidegate.clock import Clock
-from tidegate.core import events as ev
-from tidegate.core import orders as do
-from tidegate.core.restart import (
+from tidegate.core.checkpoint import events as ev
+from tidegate.core.checkpoint import orders as do
+from tidegate.core.failure.restart import (
     Failure,
     Joining,
     KeepWaiting,

@@ -13,9 +13,14 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tidegate.core.log import Commit, Damaged, LogRecord, LogView
-from tidegate.core.manifest import CheckpointManifest, InFlightEntry, OperatorSnapshotEntry, RunEntry
-from tidegate.core.paths import JobPaths, LogObject
+from tidegate.core.checkpoint.manifest import (
+    CheckpointManifest,
+    InFlightEntry,
+    OperatorSnapshotEntry,
+    RunEntry,
+)
+from tidegate.core.log.paths import JobPaths, LogObject
+from tidegate.core.log.view import Commit, Damaged, LogRecord, LogView
 from tidegate.errors import (
     CheckpointNotFound,
     CorruptDataError,

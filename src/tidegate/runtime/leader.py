@@ -1,7 +1,7 @@
 """The leader of a job, in the driver: the shell around the coordinator's state machine.
 
 One thread takes events and performs effects. What blocks (the log, sinks, garbage) runs on executors and comes back as events.
-It decides nothing about checkpoints; it decides when to give up restarting, by ``core.restart``.
+It decides nothing about checkpoints; it decides when to give up restarting, by ``core.failure``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, assert_never
 
 from tidegate.clock import Clock
-from tidegate.core import events as ev
-from tidegate.core import orders as do
-from tidegate.core.coordinate import Mode
-from tidegate.core.patience import Patience
-from tidegate.core.problems import Problem, ProblemKind
-from tidegate.core.resolve import AlreadyFinished, Decision, FallBack, Refuse
-from tidegate.core.restart import Failure, FailureKind, GiveUp, RestartAfter, Verdict
+from tidegate.core.checkpoint import events as ev
+from tidegate.core.checkpoint import orders as do
+from tidegate.core.checkpoint.coordinate import Mode
+from tidegate.core.failure.patience import Patience
+from tidegate.core.failure.problems import Problem, ProblemKind
+from tidegate.core.failure.restart import Failure, FailureKind, GiveUp, RestartAfter, Verdict
+from tidegate.core.log.resolve import AlreadyFinished, Decision, FallBack, Refuse
 from tidegate.errors import (
     WAITED_FOR,
     FencedError,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidegate.core.adapt import UnalignedStreak
-from tidegate.core.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.resolve import RestoreChoice
+from tidegate.core.checkpoint.adapt import UnalignedStreak
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.log.resolve import RestoreChoice
 from tidegate.runtime.gangs import GangSetup
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from tidegate.core.messages import Event, StreamMessage
+from tidegate.core.barrier.messages import Event, StreamMessage
 from tidegate.runtime.task import StageTask
 from tidegate.wire.credit import CreditReturn, CreditWindow
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from tidegate.core.restart import FailureKind
+from tidegate.core.failure.restart import FailureKind
 from tidegate.errors import ThreadDied
 from tidegate.runtime.failure import kind_of
 from tidegate.runtime.gang import Exit

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from tidegate.core.base import Base
-from tidegate.core.entries import OPENING_BYTES, missing_entry
-from tidegate.core.events import Followed, Last, LogAnswer, LogRead, Unknown
-from tidegate.core.log import (
+from tidegate.core.checkpoint.events import Followed, Last, LogAnswer, LogRead, Unknown
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.log.base import Base
+from tidegate.core.log.entries import OPENING_BYTES, missing_entry
+from tidegate.core.log.paths import JobPaths, LogObject
+from tidegate.core.log.retain import may_be_trimmed, trim_bound, trimmable
+from tidegate.core.log.view import (
     Damaged,
     LogEntry,
     LogRecord,
@@ -26,9 +29,6 @@ from tidegate.core.log import (
     newest_base,
     read_entry,
 )
-from tidegate.core.manifest import CheckpointManifest
-from tidegate.core.paths import JobPaths, LogObject
-from tidegate.core.retain import may_be_trimmed, trim_bound, trimmable
 from tidegate.errors import CorruptDataError, RetryableError
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store

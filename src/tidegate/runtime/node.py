@@ -15,8 +15,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidegate.clock import Clock
-from tidegate.core.inject import InjectBarrierCommand
-from tidegate.core.messages import StreamMessage
+from tidegate.core.barrier.inject import InjectBarrierCommand
+from tidegate.core.barrier.messages import StreamMessage
 from tidegate.errors import ProtocolError, RetryableError, ThreadDied, TidegateError
 from tidegate.runtime.activity import Activity
 from tidegate.runtime.assemble import Assembly, assemble

@@ -11,11 +11,10 @@ import socket
 from datetime import UTC, datetime
 from typing import assert_never
 
-from tidegate.core.events import LogRead, RestoreRequested
-from tidegate.core.log import LogView, Takeover
-from tidegate.core.ownership import Claim, Holder, Owner, Seen, sinks_ahead
-from tidegate.core.prepare import PlanShape
-from tidegate.core.resolve import (
+from tidegate.core.checkpoint.events import LogRead, RestoreRequested
+from tidegate.core.checkpoint.prepare import PlanShape
+from tidegate.core.log.ownership import Claim, Holder, Owner, Seen, sinks_ahead
+from tidegate.core.log.resolve import (
     AlreadyFinished,
     Decision,
     FallBack,
@@ -25,6 +24,7 @@ from tidegate.core.resolve import (
     StartFresh,
     resolve,
 )
+from tidegate.core.log.view import LogView, Takeover
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher

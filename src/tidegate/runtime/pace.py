@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.values import BEGINNING_OF_TIME
 
 AHEAD_MS = 100

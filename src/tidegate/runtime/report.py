@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
-from tidegate.core.orders import (
+from tidegate.core.checkpoint.orders import (
     CheckpointAborted,
     CheckpointCompleted,
     Replaced,
@@ -15,7 +15,7 @@ from tidegate.core.orders import (
     StoreSilent,
     Unpublishable,
 )
-from tidegate.core.prepare import PrepareAck
+from tidegate.core.checkpoint.prepare import PrepareAck
 
 COUNTS = ("rows_in", "rows_read", "rows_out", "unaligned_count", "threshold_switches", "total_inflight_bytes", "stale_commands")
 """What nodes count, all of them together."""

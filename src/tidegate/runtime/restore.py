@@ -12,8 +12,8 @@ from typing import cast
 
 import pyarrow as pa
 
-from tidegate.core.manifest import CheckpointManifest, InFlightEntry, RunEntry
-from tidegate.core.messages import Event, StreamMessage
+from tidegate.core.barrier.messages import Event, StreamMessage
+from tidegate.core.checkpoint.manifest import CheckpointManifest, InFlightEntry, RunEntry
 from tidegate.errors import CorruptDataError, ProtocolError
 from tidegate.plan.physical import Edge
 from tidegate.runtime.assemble import Assembly

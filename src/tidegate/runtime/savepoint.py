@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tidegate.core.codec import seal, unsealed
-from tidegate.core.log import Commit
-from tidegate.core.manifest import CheckpointManifest
-from tidegate.core.prepare import PlanShape
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.checkpoint.prepare import PlanShape
+from tidegate.core.log.codec import seal, unsealed
+from tidegate.core.log.view import Commit
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.runtime.logstore import LogStore, objects_fault
 from tidegate.runtime.snapshotfile import crc32c

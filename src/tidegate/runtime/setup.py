@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidegate.core.align import UnalignedCheckpointConfig
+from tidegate.core.barrier.align import UnalignedCheckpointConfig
 from tidegate.plan.connector import Split
 from tidegate.plan.physical import PhysicalPlan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.prepare import ChannelShape, PlanShape
+from tidegate.core.checkpoint.prepare import ChannelShape, PlanShape
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
 from tidegate.plan.physical import Edge, PhysicalPlan

@@ -10,9 +10,9 @@ from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
-from tidegate.core.budget import PublishBudget
-from tidegate.core.manifest import CommittableEntry
-from tidegate.core.ownership import Claim, Holder
+from tidegate.core.checkpoint.budget import PublishBudget
+from tidegate.core.checkpoint.manifest import CommittableEntry
+from tidegate.core.log.ownership import Claim, Holder
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.plan.connector import Committable, Gathered, GatheringSink, Sink

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import google_crc32c
 import pyarrow as pa
 
-from tidegate.core.messages import IDLE, Event, StreamMessage, Watermark
+from tidegate.core.barrier.messages import IDLE, Event, StreamMessage, Watermark
 from tidegate.errors import CorruptDataError, InFlightDeserializationFailed
 from tidegate.state.runs import empty_batch
 from tidegate.wire.arrow import check_rows as check_rows  # for connectors, who know no wire

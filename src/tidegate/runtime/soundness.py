@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from tidegate.core.log import Damaged, LogView
-from tidegate.core.manifest import CheckpointManifest, ObjectEntry
-from tidegate.core.paths import JobPaths
-from tidegate.core.retain import collection_bound, garbage
+from tidegate.core.checkpoint.manifest import CheckpointManifest, ObjectEntry
+from tidegate.core.log.paths import JobPaths
+from tidegate.core.log.retain import collection_bound, garbage
+from tidegate.core.log.view import Damaged, LogView
 from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.snapshotfile import crc32c

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from tidegate.core.manifest import CheckpointManifest
+from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
 from tidegate.plan.operator import OperatorSpec

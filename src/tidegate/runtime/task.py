@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias, assert_never
 
 import pyarrow as pa
 
-from tidegate.core.effects import (
+from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     BarrierLeft,
     CheckpointFailed,
@@ -29,9 +29,9 @@ from tidegate.core.effects import (
     Process,
     SnapshotComplete,
 )
-from tidegate.core.inject import CheckpointBarrierInjector, InjectBarrierCommand
-from tidegate.core.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, StreamMessage, Watermark
-from tidegate.core.subtask import Subtask
+from tidegate.core.barrier.inject import CheckpointBarrierInjector, InjectBarrierCommand
+from tidegate.core.barrier.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, StreamMessage, Watermark
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.errors import EpochMismatch, ProtocolError
 from tidegate.operators.map import MapOperator
 from tidegate.operators.sink import SinkOperator

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from tidegate.clock import Clock
-from tidegate.core.events import Event
-from tidegate.core.orders import Effect
-from tidegate.core.problems import Notice, Passed, Problem, ProblemKind, Problems, StillWrong
+from tidegate.core.checkpoint.events import Event
+from tidegate.core.checkpoint.orders import Effect
+from tidegate.core.failure.problems import Notice, Passed, Problem, ProblemKind, Problems, StillWrong
 from tidegate.runtime.timers import Timers
 
 log = logging.getLogger("tidegate")

@@ -17,10 +17,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.connectors.dataframe import OnFailure
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
-from tidegate.core.codec import decode, encode
 from tidegate.core.duration import Duration, parse_duration_ms
-from tidegate.core.patience import Patience
-from tidegate.core.restart import GiveUp, RestartAfter, Verdict
+from tidegate.core.failure.patience import Patience
+from tidegate.core.failure.restart import GiveUp, RestartAfter, Verdict
+from tidegate.core.log.codec import decode, encode
 from tidegate.errors import WAITED_FOR, InvalidUseError, ThreadDied, TidegateError
 from tidegate.store.objects import bare_url
 from tidegate.store.open import open_store

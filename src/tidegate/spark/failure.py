@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 
-from tidegate.core.restart import FailureKind
+from tidegate.core.failure.restart import FailureKind
 from tidegate.errors import RetryableError
 from tidegate.runtime.gang import Exit
 

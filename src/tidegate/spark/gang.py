@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from tidegate.core.restart import FailureKind
+from tidegate.core.failure.restart import FailureKind
 from tidegate.errors import InvalidUseError, ThreadDied
 from tidegate.runtime.gang import Exit
 from tidegate.runtime.host import Launch, run_node

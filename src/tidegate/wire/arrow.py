@@ -12,8 +12,16 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidegate.core.control import unpack
-from tidegate.core.messages import Barrier, CheckpointBarrier, Control, End, Event, StreamMessage, Watermark
+from tidegate.core.barrier.messages import (
+    Barrier,
+    CheckpointBarrier,
+    Control,
+    End,
+    Event,
+    StreamMessage,
+    Watermark,
+)
+from tidegate.core.control.signals import unpack
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError
 from tidegate.wire.frames import Bytes, Frame, FrameType, pack_i64, unpack_i64
 

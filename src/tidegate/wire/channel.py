@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 import pyarrow as pa
 
-from tidegate.core.messages import End
+from tidegate.core.barrier.messages import End
 from tidegate.errors import (
     ChannelFull,
     InvalidUseError,

@@ -23,7 +23,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 
-from tidegate.core.silence import Silence
+from tidegate.core.failure.silence import Silence
 from tidegate.errors import (
     ChannelFull,
     FencedError,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from tidegate.core.messages import BARRIER_BYTES
+from tidegate.core.barrier.messages import BARRIER_BYTES
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError
 
 Bytes: TypeAlias = bytes | bytearray | memoryview

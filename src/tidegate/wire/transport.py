@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidegate.core.messages import End, Event
+from tidegate.core.barrier.messages import End, Event
 from tidegate.errors import InvalidUseError, NodeUnreachable, RetryableError, ThreadDied
 from tidegate.wire.arrow import Message, check_schema
 

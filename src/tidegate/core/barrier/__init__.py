@@ -1,0 +1,1 @@
+"""What happens at a subtask: barriers enter, align, overtake, are recorded and leave."""

@@ -1,0 +1,1 @@
+"""The coordinator: attempts, leadership, manifests, publishing. Facts in, orders out."""

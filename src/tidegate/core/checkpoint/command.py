@@ -1,0 +1,58 @@
+"""What is sent to nodes in the course of one attempt, in which order. Builds orders; decides nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.core.checkpoint.attempt import Attempt
+from tidegate.core.checkpoint.orders import (
+    CheckpointStarted,
+    Effect,
+    SendAbort,
+    SendCommitted,
+    SendFinalize,
+    SendInject,
+    SendPromote,
+    SendStarted,
+    Stamp,
+)
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+
+
+def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[Effect]:
+    """Tell every node that it begins, BEFORE any of them is told to inject or to report its last state."""
+    threshold_ms = attempt.alignment_timeout_ms(config)
+    started = CheckpointStarted(
+        term=attempt.term,
+        checkpoint_id=attempt.checkpoint_id,
+        epoch=attempt.epoch,
+        parent=None if attempt.parent is None else attempt.parent.epoch,
+        age_ms=0,
+        timeout_ms=config.checkpoint_timeout_ms,
+        alignment_timeout_ms=threshold_ms,
+        aligned=threshold_ms is None,
+    )
+    nodes, numbers = sorted(attempt.nodes), (attempt.checkpoint_id, attempt.epoch)
+    begin: list[Effect] = [SendStarted(node, stamp, started) for node in nodes]
+    if attempt.final:
+        return [*begin, *(SendFinalize(node, stamp, *numbers) for node in nodes)]
+    unaligned = threshold_ms == 0
+    return [*begin, *(SendInject(node, stamp, *numbers, unaligned) for node in sorted(attempt.sources))]
+
+
+def promote(attempt: Attempt, stamp: Stamp) -> list[Effect]:
+    """Let barriers overtake where they have not left yet.
+
+    A node that has reported has nothing left to promote.
+    """
+    return [SendPromote(node, stamp, attempt.checkpoint_id) for node in sorted(attempt.missing)]
+
+
+def abort(nodes: Iterable[int], stamp: Stamp, checkpoint_id: int, reason: str) -> list[Effect]:
+    """This id and all below it are dead."""
+    return [SendAbort(node, stamp, checkpoint_id, reason) for node in sorted(nodes)]
+
+
+def committed(attempt: Attempt, stamp: Stamp) -> list[Effect]:
+    """The manifest is in the log."""
+    return [SendCommitted(n, stamp, attempt.epoch, attempt.checkpoint_id) for n in sorted(attempt.nodes)]

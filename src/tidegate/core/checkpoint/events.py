@@ -1,0 +1,229 @@
+"""The facts that the coordinator is told, in the past tense. The orders it gives are in ``orders``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tidegate.core.checkpoint.prepare import PrepareAck
+from tidegate.core.log.view import LogRecord, LogView, Takeover
+
+# -- events: the log -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """The log was read: its newest base, what that needs, and all after it.
+
+    A log that cannot be read is no event: without it there is no leader.
+    """
+
+    entries: tuple[LogRecord, ...] = field(repr=False)  # all manifests there are, and the story wants one line
+
+    def view(self) -> LogView:
+        """What it adds up to."""
+        return LogView(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The put created its slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The slot was taken; ``entry`` is what is in it, where it could be read."""
+
+    entry: LogRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No definite answer: the put may have landed, may land later, or never."""
+
+    reason: str = ""
+
+
+PutAnswer: TypeAlias = Written | Conflict | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class PutAnswered:
+    """The answer to a ``PutEntry``."""
+
+    slot: int
+    write_id: str
+    answer: PutAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """No slot after ours is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Somebody else has written after us; ``by`` is the takeover in force, where it could be read."""
+
+    by: Takeover | None = None
+
+
+LogAnswer: TypeAlias = Last | Followed | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class LogChecked:
+    """The answer to a ``CheckLog``. ``Followed`` may also be told unasked, by whoever finds it out."""
+
+    slot: int
+    answer: LogAnswer
+
+
+# -- events: people and time ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerRequested:
+    """Somebody asks for a checkpoint, or with a path for a savepoint."""
+
+    request_id: str
+    savepoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Somebody wants this checkpoint aborted."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequested:
+    """The answer to ``ResolveRestore``: start from this epoch, ``None`` for a start without state.
+
+    ``sinks_ahead``: sinks show rows of checkpoints that the log does not have.
+    """
+
+    epoch: int | None
+    sinks_ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Stop the gang for good; the job may be started again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; the answer to ``SetTimer``. Harmless at any time."""
+
+
+# -- events: the gang ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GangRunning:
+    """All nodes of a gang are up. Again for the same gang: its members have changed."""
+
+    gang: int
+    nodes: frozenset[int]
+    source_nodes: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GangLost:
+    """A node was lost, the gang failed to start, or it has stopped: no process of it does anything for us any
+    more."""
+
+    gang: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionAcked:
+    """A node has taken the barrier command."""
+
+    node: int
+    gang: int
+    term: int
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodePrepared:
+    """A node's snapshot is complete and durable."""
+
+    ack: PrepareAck
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDeclined:
+    """A node cannot take part in this checkpoint."""
+
+    node: int
+    gang: int
+    checkpoint_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """Every sink of this node has seen the end of its input."""
+
+    node: int
+    gang: int
+
+
+# -- events: sinks -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """All committables of this ``Publish`` are visible."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailed:
+    """They are not, or not all."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """All committables of this ``Hide`` are out of sight."""
+
+    gang: int
+
+
+@dataclass(frozen=True, slots=True)
+class HideFailed:
+    """They are not, or not all."""
+
+    gang: int
+    reason: str
+
+
+Event: TypeAlias = (
+    LogRead
+    | PutAnswered
+    | LogChecked
+    | TriggerRequested
+    | CancelRequested
+    | RestoreRequested
+    | StopRequested
+    | Tick
+    | GangRunning
+    | GangLost
+    | InjectionAcked
+    | NodePrepared
+    | NodeDeclined
+    | NodeDrained
+    | Published
+    | PublishFailed
+    | Hidden
+    | HideFailed
+)

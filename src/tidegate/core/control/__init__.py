@@ -1,0 +1,1 @@
+"""Control signals, and the one order of all barriers."""

@@ -1,0 +1,1 @@
+"""Checkpoints of a job in one process: snapshots, changelog, write-ahead log."""
