@@ -14,10 +14,10 @@ from tidegate.api.job import Job
 from tidegate.cli.main import main
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.log.paths import JobPaths
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.inspect import find
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 
 KEYS = 20_000
@@ -32,7 +32,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pipeline = tg.Pipeline("job", sums.write_parquet(root / "out"))
     checkpoint = tg.CheckpointConfig(interval="1h", retain=4)
     options = JobOptions(parallelism=2, store=str(root / "store"), checkpoint=checkpoint)
-    job = Job(begin(pipeline.physical(2), ThreadGang(2), options))
+    job = Job(launch_job(pipeline.physical(2), ThreadGang(2), options))
     while job.metrics()["rows_in"] < 50_000:
         time.sleep(0.01)
     for _ in range(3):

@@ -9,15 +9,15 @@ from typing import Any
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
+from tidegate.runtime.start import JobOptions, launch_job
 
 
 def start(pipeline: tg.Pipeline, store: Path | str, parallelism: int = 2, **options: Any) -> Job:
     """Start a job with a checkpoint every tenth of a second."""
     options.setdefault("checkpoint", tg.CheckpointConfig(interval="100ms"))
     given = JobOptions(parallelism=parallelism, store=str(store), **options)
-    return Job(begin(pipeline.physical(parallelism), ThreadGang(parallelism), given))
+    return Job(launch_job(pipeline.physical(parallelism), ThreadGang(parallelism), given))
 
 
 def until(condition: Callable[[], bool], job: Job | None = None, timeout_s: float = 20.0) -> None:

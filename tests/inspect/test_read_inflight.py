@@ -12,8 +12,8 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.errors import InvalidUseError
 from tidegate.runtime import inspect
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
+from tidegate.runtime.start import JobOptions, launch_job
 
 
 def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -27,7 +27,7 @@ def test_what_was_overtaken_by_a_barrier_can_be_read(tmp_path: Path) -> None:
     pipeline = tg.Pipeline("job", mapped.write_parquet(tmp_path / "out"))
     config = tg.CheckpointConfig(interval="100ms", unaligned="always")
     options = JobOptions(parallelism=2, store=str(tmp_path / "store"), checkpoint=config)
-    job = Job(begin(pipeline.physical(2), ThreadGang(2), options))
+    job = Job(launch_job(pipeline.physical(2), ThreadGang(2), options))
     deadline = time.monotonic() + 20
     recorded: list[int] = []
     while not recorded:

@@ -13,8 +13,8 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError, NoCheckpoint
 from tidegate.runtime import inspect
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
+from tidegate.runtime.start import JobOptions, launch_job
 
 ROWS = 300
 SMALL = pa.schema([("ts", pa.int64()), ("key", pa.string()), ("value", pa.float64())])
@@ -42,7 +42,7 @@ def stopped(stream: tg.Stream, tmp_path: Path, name: str = "job", rows: int = RO
     store = tmp_path / "store"
     pipeline = tg.Pipeline(name, stream.write_parquet(tmp_path / f"out-{name}"))
     options = JobOptions(parallelism=2, store=str(store), checkpoint=tg.CheckpointConfig(interval="1h"))
-    job = Job(begin(pipeline.physical(2), ThreadGang(2), options))
+    job = Job(launch_job(pipeline.physical(2), ThreadGang(2), options))
     while job.metrics()["rows_in"] < rows or job.metrics()["rows_out"] < emitted:
         assert job.error is None, job.error
     job.checkpoint()
@@ -161,7 +161,7 @@ def test_running_aggregates_have_one_row_per_key_though_runs_replace_each_other(
     options = JobOptions(
         parallelism=2, store=str(tmp_path / "store"), checkpoint=tg.CheckpointConfig(interval="1h")
     )
-    job = Job(begin(pipeline.physical(2), ThreadGang(2), options))
+    job = Job(launch_job(pipeline.physical(2), ThreadGang(2), options))
     for part in range(3):  # every key changes in every epoch, so older runs have rows that no longer count
         rows = {"ts": [part * 10 + n for n in range(4)], "key": ["a", "b", "a", "c"], "value": [1.0, 2.0, 3.0, 4.0]}
         pq.write_table(pa.table(rows, SMALL), folder / f".{part}.parquet")

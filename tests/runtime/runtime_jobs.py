@@ -19,10 +19,10 @@ from tidegate.core.failure.restart import RestartPolicy
 from tidegate.core.log.view import Commit, LogRecord, LogView
 from tidegate.errors import JobFailedError
 from tidegate.plan.connector import Committable, Offset, Polled, Split, WriterContext
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.gang import Launcher
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 
 WINDOW_MS = 1_000
@@ -304,7 +304,7 @@ class Jobs:
             append=append,
             join_timeout_ms=join_timeout_ms,
         )
-        job = Job(begin(pipeline.physical(parallelism), gang or ThreadGang(parallelism), options))
+        job = Job(launch_job(pipeline.physical(parallelism), gang or ThreadGang(parallelism), options))
         self._jobs.append(job)
         return job
 

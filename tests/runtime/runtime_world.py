@@ -23,7 +23,6 @@ from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.failure.restart import FailureKind
 from tidegate.operators.source import Read
-from tidegate.runtime.begin import coordinator_config
 from tidegate.runtime.gang import Exit
 from tidegate.runtime.gangs import GangSetup
 from tidegate.runtime.host import Launch
@@ -35,6 +34,7 @@ from tidegate.runtime.node import Node
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.start import coordinator_config
 from tidegate.store.base import Store
 from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
@@ -152,7 +152,7 @@ class Actor:
         self.outcome: str | None = None
         self.alive = True
 
-    def begin(self, work: Callable[[], str | None]) -> None:
+    def launch_job(self, work: Callable[[], str | None]) -> None:
         """Start the thread; it stops at its first look into the mailbox."""
 
         def run() -> None:
@@ -313,7 +313,7 @@ class World:
         self.leader._mailbox = actor.mailbox
         self.leader.check()
         self.leading = actor
-        actor.begin(self.leader.run)  # type: ignore[arg-type]
+        actor.launch_job(self.leader.run)  # type: ignore[arg-type]
         return self.leader
 
     def _launch(self, gang: int, restore_url: str | None = None) -> Launch:
@@ -344,7 +344,7 @@ class World:
             line.node = node
             self.lines[index] = line
             transport = InProcessTransport(hub, Tap(node, self.wire))
-            actor.begin(lambda n=node, t=transport, li=line: n.run(t, li, pid=1, host="world"))  # type: ignore[misc]
+            actor.launch_job(lambda n=node, t=transport, li=line: n.run(t, li, pid=1, host="world"))  # type: ignore[misc]
 
     # -- steps -----------------------------------------------------------------------------------------------------
 

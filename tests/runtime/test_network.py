@@ -20,9 +20,9 @@ from tidegate.api.job import Job
 from tidegate.core.failure.restart import RestartPolicy
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.runtime.address import Listening, is_loopback, is_this_machine, node_listening
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.host import Launch, run_node
 from tidegate.runtime.local import ThreadGang
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.wire.frames import FrameType, header
 from tidegate.wire.tcp import TcpTransport
 
@@ -47,7 +47,7 @@ def run(run_one: Callable[[Launch, int], str] = run_node, **options: object) -> 
     stream = tg.from_source(GatedSource(events(ROWS)))
     counts = stream.key_by("key").window(tg.tumbling("1s")).aggregate(n=tg.count())
     plan = tg.Pipeline("network", counts.write(sink)).physical(2)
-    job = Job(begin(plan, ThreadGang(2, run_one), JobOptions(parallelism=2, restarts=ONCE, **options)))
+    job = Job(launch_job(plan, ThreadGang(2, run_one), JobOptions(parallelism=2, restarts=ONCE, **options)))
     assert job.await_termination(WAIT_S), job.status
     return sum(sum(batch["n"].to_pylist()) for _, batches in sink.visible.values() for batch in batches)
 

@@ -12,11 +12,11 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.api.stream import Stream
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.savepoint import read_savepoint
 from tidegate.runtime.shape import plan_shape
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 from tidegate.testing.crash import wait_for_checkpoints
 
@@ -39,7 +39,7 @@ def start(
         savepoint=None if savepoint is None else str(savepoint),
         append=append,
     )
-    return Job(begin(pipeline.physical(parallelism), ThreadGang(parallelism), options))
+    return Job(launch_job(pipeline.physical(parallelism), ThreadGang(parallelism), options))
 
 
 def rows(out: Path) -> list[tuple[int, int, int]]:

@@ -33,10 +33,10 @@ from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
 from tidegate.core.log.paths import JobPaths
 from tidegate.errors import FencedError, InvalidUseError
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.leader import _caused
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.running import check_places, starting
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 
 TABLE = events(2_000)
@@ -62,7 +62,7 @@ def begun(pipeline: tg.Pipeline, store: Path | None, **options: Any) -> Job:
         store=None if store is None else str(store),
         **options,
     )
-    return Job(begin(pipeline.physical(1), ThreadGang(1), settings))
+    return Job(launch_job(pipeline.physical(1), ThreadGang(1), settings))
 
 
 def everything(path: Path) -> list[tuple[str, bytes]]:

@@ -52,7 +52,7 @@ def test_a_driver_that_was_never_trimmed_is_trimmed_by_the_next() -> None:
     store = open_store("memory://")
     for number in range(8):
         driver = Driver(store, f"leader-{number}")
-        driver._chores.want_collected = lambda order: False  # type: ignore[assignment, method-assign]
+        driver._blocking.want_collected = lambda order: False  # type: ignore[assignment, method-assign]
         for _ in range(CONFIG.base_every):
             driver.checkpoint()
     assert len(LogStore(store, "job").slots()) > 8 * CONFIG.base_every

@@ -13,9 +13,9 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.bench.replay import ReplaySource
 from tidegate.connectors.parquet import ParquetSource
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.host import Launch, run_node
 from tidegate.runtime.local import ThreadGang
+from tidegate.runtime.start import JobOptions, launch_job
 
 
 def test_a_start_ships_columns_and_the_job_goes_on_at_another_parallelism(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_start_ships_columns_and_the_job_goes_on_at_another_parallelism(tmp_pa
     def start(parallelism: int) -> Job:
         plan = tg.Pipeline("many", tg.from_source(source).write_parquet(out)).physical(parallelism)
         options = JobOptions(parallelism, tg.CheckpointConfig(interval="50ms"), str(tmp_path / "store"))
-        return Job(begin(plan, ThreadGang(parallelism, noted), options))
+        return Job(launch_job(plan, ThreadGang(parallelism, noted), options))
 
     job = start(2)
     job.checkpoint()

@@ -24,7 +24,7 @@ from workloads import BIDS, TUMBLING, Data
 
 from conftest import END_WAIT_S, OFTEN, Start, start_session
 from tidegate.errors import InvalidUseError, JobFailedError
-from tidegate.runtime.begin import JobOptions, begin
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.spark.cluster import check_reachable
 from tidegate.spark.gang import SparkGang
 from tidegate.spark.session import find_java
@@ -224,7 +224,7 @@ def test_nodes_that_can_not_reach_the_driver_end_the_job_within_seconds(
     began = time.monotonic()
     plan = TUMBLING.pipeline(data, tmp_path / "out").physical(2)
     options = JobOptions(2, checkpoint=OFTEN, store=str(tmp_path / "store"), advertise="127.0.0.2")
-    leader = begin(plan, SparkGang(spark, 2), options)
+    leader = launch_job(plan, SparkGang(spark, 2), options)
     assert leader.ended.wait(PATIENCE_S)
     assert isinstance(leader.error, JobFailedError)
     assert re.search(r"node \d on 127\.0\.0\.1 never heard from the driver: .*address=127\.0\.0\.2:\d+", str(leader.error))

@@ -1,4 +1,4 @@
-"""Grouping by places gives what Arrow's hash table gives, or says that it can't."""
+"""Grouping by buckets gives what Arrow's hash table gives, or says that it can't."""
 
 from __future__ import annotations
 
@@ -128,13 +128,13 @@ def test_values_and_functions_that_do_not_fit_are_left_to_arrow(column: pa.Array
     assert dense.grouped(rows, ["k"], [("v", function)]) is None
 
 
-def test_few_rows_very_many_and_too_many_places_are_left_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_very_many_and_too_many_buckets_are_left_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     few = table({"k": pa.array(np.arange(dense.ROWS_MIN - 1) % 7)}, dense.ROWS_MIN - 1)
     assert dense.grouped(few, ["k"], CALLS) is None
     enough = table({"k": pa.array(np.arange(dense.ROWS_MIN) % 7)}, dense.ROWS_MIN)
     assert dense.grouped(enough, ["k"], CALLS) is not None
     with monkeypatch.context() as patched:
-        patched.setattr(dense, "PLACES_MAX", 6)
+        patched.setattr(dense, "BUCKETS_MAX", 6)
         assert dense.grouped(enough, ["k"], CALLS) is None
     monkeypatch.setattr(dense, "ROWS_MAX", dense.ROWS_MIN - 1)
     assert dense.grouped(enough, ["k"], CALLS) is None
@@ -149,7 +149,7 @@ def test_results_are_not_overwritten_by_the_next_grouping() -> None:
     assert as_dict(kept, 1) == before
 
 
-def test_threads_do_not_share_places() -> None:
+def test_threads_do_not_share_buckets() -> None:
     def work(seed: int) -> None:
         random = np.random.default_rng(seed)
         for _ in range(20):

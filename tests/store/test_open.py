@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.errors import InvalidUseError
 from tidegate.store.durable import DurableFileStore
-from tidegate.store.open import check_writable, open_store, settled
+from tidegate.store.open import absolute_url, check_writable, open_store
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}", "file:{}", "FILE:{}"])
@@ -23,11 +23,18 @@ def test_a_path_object_will_do(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path), DurableFileStore)
 
 
-def test_a_settled_place_does_not_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settled_place_does_not_depend_on_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert settled("a/../b") == settled(f"file://{tmp_path}/b") == settled(f"file:{tmp_path}/b") == str(tmp_path / "b")
-    assert settled("s3://bucket/a/../b") == "s3://bucket/a/../b"
-    assert settled("memory://x") == "memory://x"
+    assert (
+        absolute_url("a/../b")
+        == absolute_url(f"file://{tmp_path}/b")
+        == absolute_url(f"file:{tmp_path}/b")
+        == str(tmp_path / "b")
+    )
+    assert absolute_url("s3://bucket/a/../b") == "s3://bucket/a/../b"
+    assert absolute_url("memory://x") == "memory://x"
 
 
 def test_memory_is_shared_by_name_and_fresh_without_one() -> None:
@@ -62,13 +69,17 @@ def test_a_read_only_place_cannot_be_used() -> None:
         check_writable(open_store("/proc/tidegate"))
 
 
-@pytest.mark.parametrize("path", ["/proc/store", "/proc/self/store", "/sys/store", "/dev/null", "/dev/store", "/proc"])
+@pytest.mark.parametrize(
+    "path", ["/proc/store", "/proc/self/store", "/sys/store", "/dev/null", "/dev/store", "/proc"]
+)
 def test_a_directory_of_the_kernel_is_refused_in_one_clear_sentence(path: str) -> None:
     with pytest.raises(InvalidUseError, match=f"not files on a disk, choose another directory path={path}$"):
         open_store(path)
 
 
-def test_shared_memory_and_what_a_link_leads_to_are_directories_like_others(tmp_path: Path, monkeypatch) -> None:
+def test_shared_memory_and_what_a_link_leads_to_are_directories_like_others(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     open_store("/dev/shm/store")
     store = open_store("/proc/self/cwd/store")

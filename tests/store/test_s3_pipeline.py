@@ -18,9 +18,9 @@ import tidegate as tg
 from tidegate.api.job import Job
 from tidegate.cli.main import main
 from tidegate.errors import InvalidUseError
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.inspect import read_checkpoints
 from tidegate.runtime.local import ThreadGang
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 
 SECRET = "verysecret"
@@ -65,7 +65,7 @@ def start(output: tg.Output, url: str, parallelism: int = 2, **options: Any) -> 
     pipeline = tg.Pipeline("job", output)
     checkpoint = tg.CheckpointConfig(interval="50ms")
     chosen = JobOptions(parallelism=parallelism, store=url, checkpoint=checkpoint, **options)
-    return Job(begin(pipeline.physical(parallelism), ThreadGang(parallelism), chosen))
+    return Job(launch_job(pipeline.physical(parallelism), ThreadGang(parallelism), chosen))
 
 
 def test_a_pipeline_runs_stops_and_resumes_at_another_parallelism_with_its_checkpoints_on_s3(

@@ -26,10 +26,10 @@ from tidegate.core.failure.restart import RestartPolicy
 from tidegate.core.log.view import Commit
 from tidegate.errors import JobFailedError
 from tidegate.plan.connector import Offset, Polled, Split
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.snapshotfile import read_inflight
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
@@ -230,7 +230,7 @@ class Scene:
         options = JobOptions(
             parallelism=parallelism, checkpoint=checkpoint, store=str(self.store), restarts=NO_RESTARTS
         )
-        job = Job(begin(self.pipeline.physical(parallelism), ThreadGang(parallelism), options))
+        job = Job(launch_job(self.pipeline.physical(parallelism), ThreadGang(parallelism), options))
         LIVE.append((self, job))
         return job
 

@@ -20,7 +20,7 @@ import pytest
 
 from tidegate.core.barrier.messages import End
 from tidegate.errors import InvalidUseError, RetryableError, ThreadDied
-from tidegate.runtime.begin import JobOptions, control_settings
+from tidegate.runtime.start import JobOptions, control_settings
 from tidegate.wire._gen.control_pb2 import Hello, NodeMessage
 from tidegate.wire.control import METHOD, SERVICE, ControlClient, ControlServer, ControlSettings
 from tidegate.wire.gate import Gate, LogBudget, Newcomer

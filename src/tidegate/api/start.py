@@ -13,9 +13,9 @@ from tidegate.core.log.resolve import RestoreChoice
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
 from tidegate.runtime.address import LOOPBACK
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.running import starting
 from tidegate.runtime.security import Tls, needs_seal
+from tidegate.runtime.start import JobOptions, launch_job
 
 if TYPE_CHECKING:
     from tidegate.api.pipeline import Pipeline
@@ -71,7 +71,7 @@ def start_job(
     with starting(plan.job, options.store) as started:
         register_format(spark)
         ship_code(spark)
-        leader = begin(plan, SparkGang(spark, width), options)
+        leader = launch_job(plan, SparkGang(spark, width), options)
         started(leader)
     return Job(leader)
 

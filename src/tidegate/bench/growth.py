@@ -28,10 +28,10 @@ from tidegate.core.checkpoint.manifest import (
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck, TaskReport
 from tidegate.plan.physical import PhysicalPlan
-from tidegate.runtime.chores import Chores
+from tidegate.runtime.blocking import BlockingWork
+from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
-from tidegate.runtime.supply import Spools
 from tidegate.store.base import Store
 from tidegate.store.durable import DurableFileStore
 from tidegate.store.open import open_store
@@ -68,7 +68,7 @@ class Driver:
         self.store = store
         self.log = LogStore(store, SHAPE.job)
         self.machine = DistributedCheckpointCoordinator(SHAPE, CONFIG, name, host="bench", pid=1)
-        self._chores = Chores(self.log, Publisher(PhysicalPlan(SHAPE.job, ())), Spools())
+        self._blocking = BlockingWork(self.log, Publisher(PhysicalPlan(SHAPE.job, ())), Spools())
         self._now_ms = 0
         self.tell(self.log.recent())
 
@@ -86,9 +86,9 @@ class Driver:
     def _performed(self, order: do.Effect) -> Iterator[ev.Event]:
         match order:
             case do.PutEntry():
-                yield self._chores.put(order)
+                yield self._blocking.put(order)
             case do.CheckLog(slot):
-                yield self._chores.check(slot)
+                yield self._blocking.check(slot)
             case do.ResolveRestore():
                 yield ev.RestoreRequested(self.machine.log.head_epoch)
             case do.StartGang(gang=gang):
@@ -97,8 +97,8 @@ class Driver:
                 yield ev.NodePrepared(self._report(node, number))
             case do.Publish(epoch=epoch):
                 yield ev.Published(epoch)
-            case do.CollectGarbage() | do.TrimLog() if self._chores.want_collected(order):
-                self._chores.collect_wanted(None)
+            case do.CollectGarbage() | do.TrimLog() if self._blocking.want_collected(order):
+                self._blocking.collect_wanted(None)
             case do.StepDown(reason):
                 raise AssertionError(reason)
             case _:

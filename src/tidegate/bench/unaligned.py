@@ -24,9 +24,9 @@ from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, Event, St
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.errors import InvalidUseError, JobFailedError
-from tidegate.runtime.begin import JobOptions, begin
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
+from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.wire.arrow import event_of
 
 EVENTS = 10_000
@@ -202,7 +202,7 @@ def _best(once: Callable[[], float], rounds: int) -> float:
 def on_threads(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: tg.CheckpointConfig) -> Job:
     """Nodes are threads of this process."""
     options = JobOptions(parallelism=parallelism, checkpoint=checkpoint, store=store)
-    return Job(begin(pipeline.physical(parallelism), ThreadGang(parallelism), options))
+    return Job(launch_job(pipeline.physical(parallelism), ThreadGang(parallelism), options))
 
 
 def on_spark(spark: Any) -> Launch:

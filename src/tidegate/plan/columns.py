@@ -17,7 +17,7 @@ from tidegate.state.plain import is_plain, plain
 
 
 def carried(where: str, schema: pa.Schema) -> pa.Schema:
-    """The schema without encodings; raises for columns that can't be told apart or decoded."""
+    """The schema without encodings; raises for columns that can't be distinguished or decoded."""
     check_names(where, schema.names)
     return pa.schema([field.with_type(_carried_type(where, field)) for field in schema], schema.metadata)
 

@@ -22,8 +22,8 @@ from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.continuous import open_reader
 from tidegate.runtime.link import Intake
-from tidegate.runtime.pace import Lead, Pace
 from tidegate.runtime.setup import NodeSetup
+from tidegate.runtime.skew import InputSkew, SkewLimit
 from tidegate.runtime.source import Reader
 from tidegate.runtime.task import Snapshots, StageTask, receivers
 from tidegate.runtime.threads import Threads
@@ -152,14 +152,14 @@ def _is_exact(stage: Stage, reader: Reader | None, exact: Collection[str]) -> bo
     return len(stage.inputs) == 1 and stage.inputs[0].kind == "forward" and stage.inputs[0].source in exact
 
 
-def _pace(source: StageTask, assembly: Assembly) -> Pace:
+def _pace(source: StageTask, assembly: Assembly) -> SkewLimit:
     """Where the source feeds anything else than windows its rows are wanted at once: then it never waits."""
     me = assembly.setup.node
     mine = (channel for channel, (task, _) in assembly.outbound.items() if task is source and channel.receiver == me)
     fed = [assembly.inbound[channel] for channel in mine]
     if not all(task.chain.waits_for_time for task, _ in fed):
-        return Pace()
-    return Pace([Lead(task.protocol, input_id) for task, input_id in fed])
+        return SkewLimit()
+    return SkewLimit([InputSkew(task.protocol, input_id) for task, input_id in fed])
 
 
 def _channels(edges: Sequence[Edge], setup: NodeSetup, *, incoming: bool) -> list[tuple[Edge, ChannelId]]:

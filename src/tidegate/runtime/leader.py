@@ -31,17 +31,17 @@ from tidegate.errors import (
     ThreadDied,
     TidegateError,
 )
-from tidegate.runtime.chores import Chores
+from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.commands import command
 from tidegate.runtime.failure import kind_of, where_of
 from tidegate.runtime.gang import GangState, NodeConnection, carried
 from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
+from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.opening import Opening
 from tidegate.runtime.report import aborted, committed, stepped_down
 from tidegate.runtime.requests import Requests
-from tidegate.runtime.supply import Spools
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
 from tidegate.runtime.watch import Watch
@@ -61,7 +61,7 @@ class Leader:
         self._clock = clock
         self._threads = threads
         self._machine = setup.coordinator
-        self._chores = Chores(setup.log, setup.publisher, setup.spools)
+        self._blocking = BlockingWork(setup.log, setup.publisher, setup.spools)
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._timers = Timers()
         self._gangs = Gangs(setup.gangs, self, clock=clock, timers=self._timers, post=lambda act: self._mailbox.post(act))
@@ -121,7 +121,7 @@ class Leader:
 
         def go() -> None:
             self._held = False
-            self._chores.spools = spools
+            self._blocking.spools = spools
             self.handle(self.opening.request(decision, self._machine.log))
 
         self._mailbox.post(go)
@@ -129,8 +129,8 @@ class Leader:
     def run(self) -> None:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
-            if self.checkpointing and self._chores.sweeps:
-                self._later("garbage", self._chores.sweep, None)
+            if self.checkpointing and self._blocking.sweeps:
+                self._later("garbage", self._blocking.sweep, None)
             self.handle(self.opening.read)
             self.opening.read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
@@ -310,20 +310,20 @@ class Leader:
     def _perform(self, effect: do.Effect) -> None:
         match effect:
             case do.PutEntry():
-                self._later("log", self._chores.put, effect)
+                self._later("log", self._blocking.put, effect)
             case do.ReadLog():
-                self._later("log", self._chores.read, None)
+                self._later("log", self._blocking.read, None)
             case do.CheckLog():
-                self._later("log", self._chores.check, effect.slot)
+                self._later("log", self._blocking.check, effect.slot)
             case do.WriteLatestHint():
-                self._later("hint", self._chores.write_hint, effect.epoch)
+                self._later("hint", self._blocking.write_hint, effect.epoch)
             case do.CollectGarbage() | do.TrimLog():
-                if self._chores.want_collected(effect):
-                    self._later("garbage", self._chores.collect_wanted, None)
+                if self._blocking.want_collected(effect):
+                    self._later("garbage", self._blocking.collect_wanted, None)
             case do.Publish():
-                self._later("sinks", self._chores.publish, effect)
+                self._later("sinks", self._blocking.publish, effect)
             case do.Hide():
-                self._later("sinks", self._chores.hide, effect)
+                self._later("sinks", self._blocking.hide, effect)
             case do.ResolveRestore():
                 self._taken_over.set()
                 if not self._held:
@@ -385,7 +385,7 @@ class Leader:
         try:
             decision = self.opening.resolve(self._machine.log)
             # Another leader may have collected what seems to be damaged.
-            if isinstance(decision, FallBack | Refuse) and (replaced := self._chores.replaced(self._machine.log.next_slot - 1)):
+            if isinstance(decision, FallBack | Refuse) and (replaced := self._blocking.replaced(self._machine.log.next_slot - 1)):
                 return replaced
         except WAITED_FOR as error:
             self._mailbox.post(partial(self._choose_again, str(error)))

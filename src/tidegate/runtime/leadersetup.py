@@ -8,9 +8,9 @@ from tidegate.core.checkpoint.adapt import UnalignedStreak
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.log.resolve import RestoreChoice
 from tidegate.runtime.gangs import GangSetup
+from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
-from tidegate.runtime.supply import Spools
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ class Node:
         self._links[channel].credited(size_bytes)
 
     def _channel_closed(self, channel: ChannelId, error: Exception) -> None:
-        """A peer's end is told apart from what went wrong at this one."""
+        """A peer's end is distinguished from what went wrong at this one."""
         peer = channel.sender if channel.receiver == self._setup.node else channel.receiver
         lost = f"the channel {channel} to node {peer} was lost: {error}"
         self._lost(PeerLost(lost) if isinstance(error, RetryableError) else error)

@@ -15,7 +15,7 @@ from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
 from tidegate.plan.physical import PhysicalPlan
-from tidegate.store.open import local_path, settled
+from tidegate.store.open import absolute_url, local_path
 
 
 class Running(Protocol):
@@ -98,5 +98,5 @@ def _is_hidden(relative: str) -> bool:
 
 
 def _place(store: str) -> str:
-    path = local_path(settled(store))
+    path = local_path(absolute_url(store))
     return store if path is None else os.path.realpath(path)

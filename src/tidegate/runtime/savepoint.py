@@ -17,7 +17,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.runtime.logstore import LogStore, objects_fault
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store
-from tidegate.store.open import check_writable, open_store, settled
+from tidegate.store.open import absolute_url, check_writable, open_store
 
 MANIFEST = "savepoint.json"
 
@@ -43,7 +43,7 @@ def savepoint_place(path: object) -> str:
     """Where to write one. Refuses a place that can't be written or has one, before there is anything to write. Blocks."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise InvalidUseError(f"a savepoint needs a path or a URL path={path!r}")
-    place = settled(str(os.fspath(path)))
+    place = absolute_url(str(os.fspath(path)))
     store = open_store(place)
     check_writable(store)
     try:

@@ -38,7 +38,7 @@ from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime.chain import Chain
-from tidegate.runtime.pace import Pace
+from tidegate.runtime.skew import SkewLimit
 from tidegate.runtime.source import Reader
 from tidegate.state.keygroups import partition
 from tidegate.state.run import Frozen
@@ -136,7 +136,7 @@ class StageTask:
         self.intakes: Mapping[int, Consumption] = {}
         self.exact_inputs: frozenset[int] = frozenset()
         self._said_at_cut: Mapping[int, int] = {}
-        self.pace = Pace()
+        self.pace = SkewLimit()
         self._barrier = (0, 0)
         self.ended = False
         self.idle = False

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.address import WILDCARDS, is_loopback, is_this_machine
-from tidegate.runtime.supply import temporary_directory
+from tidegate.runtime.lifecycle import temporary_directory
 
 EXECUTORS_WAIT_S = 60.0
 NO_MORE_S = 10.0

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 import tidegate
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import PhysicalPlan
-from tidegate.runtime.supply import temporary_directory
+from tidegate.runtime.lifecycle import temporary_directory
 from tidegate.spark.cluster import is_cluster, slots
 from tidegate.spark.failure import reason
 

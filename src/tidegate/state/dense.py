@@ -1,9 +1,9 @@
-"""Grouping without a hash table, where keys are whole numbers that lie close together: an array has a place for each.
+"""Grouping without a hash table, where keys are whole numbers that lie close together: an array has a bucket for each.
 
 Identifiers are often like that, and windows are: there are one or two of them in a batch. It is two to
 five times as fast as Arrow's hash table. What does not fit (nulls, text, numbers far apart, other functions) is for Arrow.
 
-Places are used again and again, one set per thread: fresh memory would cost more than the grouping.
+Buckets are used again and again, one set per thread: fresh memory would cost more than the grouping.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import pyarrow as pa
 
 Call: TypeAlias = tuple[str | list[str], str]
 Numbers: TypeAlias = npt.NDArray[Any]
-Places: TypeAlias = npt.NDArray[np.int64]
+Buckets: TypeAlias = npt.NDArray[np.int64]
 
 ROWS_MIN = 4_096
 """With fewer rows it does not matter."""
 ROWS_MAX = 1 << 20
 """What is used again is kept, so there is a limit to it."""
-PLACES_PER_ROW = 8
+BUCKETS_PER_ROW = 8
 """With nine it is still faster than the hash table, with eighteen no longer."""
-PLACES_MAX = 1 << 20
+BUCKETS_MAX = 1 << 20
 SAMPLE_ROWS = 64
 
 _TOGETHER: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
@@ -37,7 +37,7 @@ class _Scratch(threading.local):
     """Arrays of eight-byte numbers, by what they are for."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, Places] = {}
+        self._arrays: dict[str, Buckets] = {}
 
     def array(self, use: str, length: int, kind: type[np.int64] | type[np.float64]) -> Numbers:
         """An array with anything in it. The next call with the same ``use`` may give the same one."""
@@ -53,7 +53,7 @@ def grouped(table: pa.Table, keys: Sequence[str], calls: Sequence[Call]) -> list
     """The distinct keys, in order, and the results of the calls, one array per column; ``None``: it does not fit."""
     if not ROWS_MIN <= table.num_rows <= ROWS_MAX or not all(_fits(table, call) for call in calls):
         return None
-    limit = min(PLACES_MAX, PLACES_PER_ROW * table.num_rows)
+    limit = min(BUCKETS_MAX, BUCKETS_PER_ROW * table.num_rows)
     digits: list[_Digit] = []
     count = 1
     for key in keys:
@@ -62,16 +62,16 @@ def grouped(table: pa.Table, keys: Sequence[str], calls: Sequence[Call]) -> list
             return None
         digits.append(digit)
         count *= digit.size
-    places = _places(digits, table.num_rows)
+    buckets = _buckets(digits, table.num_rows)
     rows = _scratch.array("rows", count, np.int64)
     rows.fill(0)
-    np.add.at(rows, places, 1)
+    np.add.at(rows, buckets, 1)
     found = np.flatnonzero(rows > 0)
     keys_found, rows_found = _keys(digits, found), pa.array(rows[found])
     values = {name: table.column(name).combine_chunks().to_numpy() for name, function in calls if function in _TOGETHER}
     with np.errstate(all="ignore"):  # infinities and what is no number are values like any other
         results = [
-            pa.array(_result(values[name], function, places, count, found)) if function in _TOGETHER else rows_found
+            pa.array(_result(values[name], function, buckets, count, found)) if function in _TOGETHER else rows_found
             for name, function in calls
         ]
     return [*keys_found, *results]
@@ -91,14 +91,14 @@ class _Digit:
     def size(self) -> int:
         return min(2, self.high - self.low + 1) if self.is_one_of_two else self.high - self.low + 1
 
-    def write(self, places: Places) -> None:
+    def write(self, buckets: Buckets) -> None:
         """The numbers, into this array."""
         if self.is_one_of_two:
-            np.copyto(places, self.values == self.high)
+            np.copyto(buckets, self.values == self.high)
         else:
-            np.subtract(self.values, self.low, out=places, dtype=np.int64)
+            np.subtract(self.values, self.low, out=buckets, dtype=np.int64)
 
-    def values_of(self, numbers: Places) -> pa.Array:
+    def values_of(self, numbers: Buckets) -> pa.Array:
         """The values behind numbers."""
         values = np.where(numbers, self.high, self.low) if self.is_one_of_two else numbers + self.low
         return pa.array(values).cast(self.kind)
@@ -118,23 +118,23 @@ def _are_two(values: Numbers, low: int, high: int) -> bool:
     return bool(np.logical_or(values == low, values == high).all())
 
 
-def _places(digits: Sequence[_Digit], rows: int) -> Places:
-    """The place of every row: its digits as one number."""
-    places, more = (_scratch.array(use, rows, np.int64) for use in ("places", "more"))
+def _buckets(digits: Sequence[_Digit], rows: int) -> Buckets:
+    """The bucket of every row: its digits as one number."""
+    buckets, more = (_scratch.array(use, rows, np.int64) for use in ("buckets", "more"))
     counting = [digit for digit in digits if digit.size > 1]
     if not counting:
-        places.fill(0)
+        buckets.fill(0)
     for index, digit in enumerate(counting):
         if index:
             digit.write(more)
-            places *= digit.size
-            places += more
+            buckets *= digit.size
+            buckets += more
         else:
-            digit.write(places)
-    return places
+            digit.write(buckets)
+    return buckets
 
 
-def _keys(digits: Sequence[_Digit], found: Places) -> list[pa.Array]:
+def _keys(digits: Sequence[_Digit], found: Buckets) -> list[pa.Array]:
     keys: list[pa.Array] = []
     for digit in reversed(digits):
         found, numbers = (found // digit.size, found % digit.size) if len(digits) > 1 else (found, found)
@@ -152,16 +152,16 @@ def _fits(table: pa.Table, call: Call) -> bool:
     return not column.null_count and (function == "count" or column.type in (pa.int64(), pa.float64()))
 
 
-def _result(values: Numbers, function: str, places: Places, count: int, found: Places) -> Numbers:
-    """What the function gives of the values in each place that was found."""
+def _result(values: Numbers, function: str, buckets: Buckets, count: int, found: Buckets) -> Numbers:
+    """What the function gives of the values in each bucket that was found."""
     gathered = _scratch.array("values", count, values.dtype.type)
     gathered.fill(_first(function, values.dtype.type))
-    _TOGETHER[function].at(gathered, places, values)
+    _TOGETHER[function].at(gathered, buckets, values)
     result = gathered[found]
     if function != "sum" and np.isnan(result).any():
         # Arrow passes over these; so do other functions, which take longer.
         gathered.fill(np.nan)
-        (np.fmin if function == "min" else np.fmax).at(gathered, places, values)
+        (np.fmin if function == "min" else np.fmax).at(gathered, buckets, values)
         result = gathered[found]
     return result
 

@@ -52,7 +52,7 @@ def merged_sessions(
 ) -> pa.RecordBatch:
     """Sessions of the same key that overlap become one; all others stay.
 
-    Rows of one session have its start and its end; there is one for each value told apart, or one in all with
+    Rows of one session have its start and its end; there is one for each value distinguished, or one in all with
     ``counted``, where such values are counted (the schema has the counts then).
     """
     if not table.num_rows:

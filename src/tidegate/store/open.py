@@ -58,7 +58,7 @@ def local_path(place: str) -> str | None:
     return unquote(parts.path)
 
 
-def settled(place: str) -> str:
+def absolute_url(place: str) -> str:
     """The same place for processes with another working directory too: a local one becomes an absolute path."""
     path = local_path(place)
     return place if path is None else os.path.abspath(_local(path))

@@ -1,6 +1,6 @@
 """Whether to start the gang again after it was lost, and when; and which of the many reasons that a dying gang gives is the one.
 
-Knows nothing of how gangs are started. Reasons are told apart by their kind alone: it crosses processes as a number, and no
+Knows nothing of how gangs are started. Reasons are distinguished by their kind alone: it crosses processes as a number, and no
 decision reads a message.
 """
 

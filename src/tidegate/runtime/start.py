@@ -28,6 +28,7 @@ from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, heartbeat_s
 from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
+from tidegate.runtime.lifecycle import Feeds, Spools, check_supply, supplied, temporary_directory
 from tidegate.runtime.limits import allow_files
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.running import check_places
@@ -37,9 +38,8 @@ from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.splits import SplitList
-from tidegate.runtime.supply import Feeds, Spools, check_supply, supplied, temporary_directory
 from tidegate.runtime.threads import ThreadPools
-from tidegate.store.open import check_writable, local_path, open_store, settled
+from tidegate.store.open import absolute_url, check_writable, local_path, open_store
 from tidegate.supervise import supervised
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ class JobOptions:
     """Where collect and for_each_batch keep rows when the store is no local directory."""
 
 
-def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader:
+def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader:
     """Check everything, then start the leader's thread. Raises before anything is started or changed. Blocks a while.
 
     What has to be changed before a gang can start is changed after the leader's takeover: spools are begun, sinks taken.
     """
     needs_seal(options.bind, options.tls, options.allow_plaintext)
     control = control_settings(options)
-    given = None if options.store is None else settled(options.store)
+    given = None if options.store is None else absolute_url(options.store)
     place = _place(plan.job, given, options)
     store = open_store(place if place is not None else "memory://")
     if place is not None:
@@ -110,7 +110,7 @@ def begin(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> Leader
         host=socket.gethostname(),
         pid=os.getpid(),
     )
-    savepoint = None if options.savepoint is None else read_savepoint(settled(options.savepoint), coordinator.shape)
+    savepoint = None if options.savepoint is None else read_savepoint(absolute_url(options.savepoint), coordinator.shape)
     launches = _Launches(place, options)
     setup = LeaderSetup(
         coordinator=coordinator,
@@ -219,7 +219,7 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
     """Where the job lives. Without checkpoints it goes on from what its store has, else that stays untouched."""
     place = options.checkpoint.place(options.store)
     if place is not None:
-        return settled(place)
+        return absolute_url(place)
     return store if store is not None and LogStore(open_store(store), job).begun() else None
 
 
@@ -297,7 +297,7 @@ def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[P
     if not needs:
         return plan, True
     kept = spool if spool is not None else place
-    path = None if kept is None else local_path(settled(kept))
+    path = None if kept is None else local_path(absolute_url(kept))
     if path is None and spool is not None:
         raise InvalidUseError(f"spool is a directory of the driver spool={spool}")
     root = Path(temporary_directory("spool") if path is None else path)

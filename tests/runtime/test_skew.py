@@ -18,8 +18,8 @@ from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime import pace
 from tidegate.runtime import task as tasks
 from tidegate.runtime.assemble import assemble
-from tidegate.runtime.pace import AHEAD_MS, STALLED_MS, Lead, Pace
 from tidegate.runtime.setup import NodeSetup
+from tidegate.runtime.skew import AHEAD_MS, STALLED_MS, InputSkew, SkewLimit
 from tidegate.runtime.threads import Inline
 
 MINE, OTHER = 0, 1
@@ -32,7 +32,7 @@ class FanIn:
 
     def __init__(self) -> None:
         self.subtask: Subtask[pa.RecordBatch] = Subtask((MINE, OTHER), (), UnalignedCheckpointConfig())
-        self.lead = Lead(self.subtask, MINE)
+        self.lead = InputSkew(self.subtask, MINE)
         self.now_ms = 1_000
 
     def tell(self, input_id: int, message: StreamMessage[pa.RecordBatch]) -> None:
@@ -100,13 +100,13 @@ def test_a_long_lead_is_remembered_in_little_memory() -> None:
 
 def test_a_source_waits_only_when_every_stage_that_it_feeds_has_enough() -> None:
     ahead, beside = FanIn(), FanIn()
-    both = Pace((ahead.lead, beside.lead))
+    both = SkewLimit((ahead.lead, beside.lead))
     for n in range(AT_MOST):
         ahead.step(10 * n, n)
         beside.step(n, n)
     assert not both.must_wait(ahead.now_ms)
-    assert Pace((ahead.lead,)).must_wait(ahead.now_ms)
-    assert not Pace().must_wait(ahead.now_ms)
+    assert SkewLimit((ahead.lead,)).must_wait(ahead.now_ms)
+    assert not SkewLimit().must_wait(ahead.now_ms)
 
 
 # -- in a job -------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from tidegate.core.checkpoint import orders as do
 from tidegate.core.log.retain import garbage
 from tidegate.errors import WAITED_FOR, RetryableError, TidegateError
 from tidegate.ids import U64_LIMIT
+from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
-from tidegate.runtime.supply import Spools
 from tidegate.store.base import Sweepable
 from tidegate.store.open import PROBE_FOLDER
 
@@ -22,7 +22,7 @@ SWEEP_EVERY = 64
 """Rounds of garbage collection between two looks for what killed writers left: each walks through all of the job's files."""
 
 
-class Chores:
+class BlockingWork:
     """Performs orders that wait for the world. Each method blocks; no two of one executor run at once."""
 
     def __init__(self, log_store: LogStore, publisher: Publisher, spools: Spools) -> None:

@@ -25,7 +25,7 @@ STALLED_MS = 100
 HISTORY_MAX = 64
 
 
-class Lead:
+class InputSkew:
     """How long ago one input of a fan-in was where the slowest of them is now."""
 
     def __init__(self, fan_in: Subtask[pa.RecordBatch], input_id: int) -> None:
@@ -49,10 +49,10 @@ class Lead:
         return has_begun and ahead_ms > AHEAD_MS and now_ms - self._moved_ms < STALLED_MS
 
 
-class Pace:
+class SkewLimit:
     """When one source is to wait. ``leads`` are those of all stages that it feeds."""
 
-    def __init__(self, leads: Sequence[Lead] = ()) -> None:
+    def __init__(self, leads: Sequence[InputSkew] = ()) -> None:
         self._leads = leads
         self.waiting = False
 
