@@ -21,6 +21,7 @@ demo: setup
 
 lint: setup
 	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check --quiet src tests tools
 
 type: setup
 	$(BIN)/mypy

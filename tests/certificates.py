@@ -31,9 +31,7 @@ class Authority:
         names = x509.SubjectAlternativeName(_general(made_out_to))
         unsigned = _unsigned(subject, self._name, key).add_extension(names, critical=False)
         certificate = unsigned.sign(self._key, hashes.SHA256())
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         return tg.Tls(certificate.public_bytes(serialization.Encoding.PEM), private, self.pem, name)
 
 

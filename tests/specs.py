@@ -89,20 +89,14 @@ def window_aggregate(
     )
 
 
-def running_aggregate(
-    name: str, keys: Keys, aggregates: Aggregates, input: pa.Schema, output: pa.Schema
-) -> RunningAggregate:
+def running_aggregate(name: str, keys: Keys, aggregates: Aggregates, input: pa.Schema, output: pa.Schema) -> RunningAggregate:
     return RunningAggregate(
         schema=output, event_time=None, inputs=(Port(input, "ts"),), name=name, keys=keys, aggregates=aggregates
     )
 
 
-def process(
-    name: str, function: Any, keys: Keys, state: pa.Schema, input: pa.Schema, output: pa.Schema
-) -> Process:
-    return Process(
-        schema=output, event_time=None, inputs=(Port(input),), name=name, keys=keys, state=state, function=function
-    )
+def process(name: str, function: Any, keys: Keys, state: pa.Schema, input: pa.Schema, output: pa.Schema) -> Process:
+    return Process(schema=output, event_time=None, inputs=(Port(input),), name=name, keys=keys, state=state, function=function)
 
 
 def window_join(

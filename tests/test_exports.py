@@ -41,9 +41,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_tidegate_loads_nothing_large() -> None:
-    program = (
-        "import sys, tidegate; print(sorted({'pyarrow', 'pyspark', 'grpc', 'numpy'} & set(sys.modules)))"
-    )
+    program = "import sys, tidegate; print(sorted({'pyarrow', 'pyspark', 'grpc', 'numpy'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -85,28 +85,20 @@ def test_a_pipeline_is_made_of_outputs(made: tg.Stream) -> None:
         tg.Pipeline("job", output, output)
 
 
-def test_two_outputs_may_not_share_a_place(
-    made: tg.Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_outputs_may_not_share_a_place(made: tg.Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(tg.InvalidUseError, match=f"same place.*path={tmp_path}/out"):
-        tg.Pipeline(
-            "job", made.write_parquet("out"), made.filter(col("key") > 1).write_parquet(tmp_path / "out/")
-        )
+        tg.Pipeline("job", made.write_parquet("out"), made.filter(col("key") > 1).write_parquet(tmp_path / "out/"))
     with pytest.raises(tg.InvalidUseError, match=r"same place.*name=result"):
         tg.Pipeline("job", made.collect(), made.filter(col("key") > 1).collect())
     with pytest.raises(tg.InvalidUseError, match="path=s3://bucket/out"):
-        tg.Pipeline(
-            "job", made.write(Shelf("s3://bucket/out")), made.write(Shelf("s3://bucket/out")).named("b")
-        )
+        tg.Pipeline("job", made.write(Shelf("s3://bucket/out")), made.write(Shelf("s3://bucket/out")).named("b"))
     tg.Pipeline("job", made.write(Shelf("s3://bucket/a")), made.write(Shelf("s3://bucket/b")), made.collect())
     tg.Pipeline("job", made.for_each_batch(lambda batch, epoch: None), made.for_each_batch(lambda b, e: 1))
 
 
 def test_partial_columns_that_would_clash_are_refused_before_anything_starts(made: tg.Stream) -> None:
-    clash = (
-        made.with_columns(n__n=col("key")).key_by("n__n").window(tg.tumbling("1s")).aggregate(n=tg.count())
-    )
+    clash = made.with_columns(n__n=col("key")).key_by("n__n").window(tg.tumbling("1s")).aggregate(n=tg.count())
     with pytest.raises(tg.InvalidUseError, match="clash"):
         tg.Pipeline("job", clash.collect())
 

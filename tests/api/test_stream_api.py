@@ -18,9 +18,7 @@ STATE = pa.schema([("n", pa.int64())])
 BASE = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.float64()), ("note", pa.string())])
 
 
-def stream(
-    tmp_path: Path, schema: pa.Schema = BASE, event_time: str | None = "ts", name: str = "in"
-) -> tg.Stream:
+def stream(tmp_path: Path, schema: pa.Schema = BASE, event_time: str | None = "ts", name: str = "in") -> tg.Stream:
     (tmp_path / name).mkdir()
     table = pa.table(
         [pa.array([0], pa.int64()).cast(f.type) if f.name == "ts" else pa.nulls(1, f.type) for f in schema],
@@ -99,9 +97,7 @@ def test_a_windowed_aggregate_has_keys_bounds_and_the_names_given(bids: tg.Strea
     assert found.event_time == "window_end"
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("ns")]
-)
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("ns")])
 def test_window_bounds_have_the_type_of_the_event_time(kind: pa.DataType, tmp_path: Path) -> None:
     made = stream(tmp_path, pa.schema([("ts", kind), ("key", pa.int64())]))
     if kind.unit == "s":  # Parquet has no seconds: they come back as milliseconds
@@ -121,9 +117,7 @@ def test_windows_can_be_put_on_windows_with_lateness(bids: tg.Stream) -> None:
 
 def test_a_running_aggregate_has_keys_and_names(bids: tg.Stream) -> None:
     found = bids.key_by("key").aggregate(n=tg.count(), newest=tg.last("note"), notes=tg.count_distinct("note"))
-    assert found.schema == pa.schema(
-        [("key", pa.int64()), ("n", pa.int64()), ("newest", pa.string()), ("notes", pa.int64())]
-    )
+    assert found.schema == pa.schema([("key", pa.int64()), ("n", pa.int64()), ("newest", pa.string()), ("notes", pa.int64())])
     assert found.event_time is None
 
 
@@ -142,9 +136,7 @@ def test_process_has_the_columns_of_its_output(bids: tg.Stream) -> None:
 
 
 def test_a_join_has_keys_bounds_left_and_right(bids: tg.Stream, tmp_path: Path) -> None:
-    people = stream(
-        tmp_path, pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("name", pa.string())]), name="people"
-    )
+    people = stream(tmp_path, pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("name", pa.string())]), name="people")
     found = bids.join(people, on="key", window=TEN)
     assert found.schema.names == [
         "key",

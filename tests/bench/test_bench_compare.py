@@ -51,9 +51,7 @@ def changed(table: pa.Table, column: str, factor: float) -> pa.Table:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_same_rows_in_another_order_are_equal(
-    shape: Shape, answers: Callable[..., tuple[Path, Path]]
-) -> None:
+def test_the_same_rows_in_another_order_are_equal(shape: Shape, answers: Callable[..., tuple[Path, Path]]) -> None:
     result, expected = answers(shape)
     write(result, expected, lambda table: table)
     assert compare(shape, result, expected).equal

@@ -43,16 +43,10 @@ def test_it_keeps_the_contract_of_sources(source: ReplaySource) -> None:
 def test_every_reading_has_all_rows_at_its_own_time(source: ReplaySource) -> None:
     splits = source.splits()
     once = len(source.inner.splits())
-    readings = [
-        pa.concat_tables(read(source, split) for split in splits[n * once : (n + 1) * once]) for n in range(3)
-    ]
+    readings = [pa.concat_tables(read(source, split) for split in splits[n * once : (n + 1) * once]) for n in range(3)]
     assert [table.num_rows for table in readings] == [3_000] * 3
     for number, table in enumerate(readings):
-        assert (
-            pc.subtract(table["ts"], number * SPAN)
-            .combine_chunks()
-            .equals(readings[0]["ts"].combine_chunks())
-        )
+        assert pc.subtract(table["ts"], number * SPAN).combine_chunks().equals(readings[0]["ts"].combine_chunks())
         assert table.drop_columns("ts").equals(readings[0].drop_columns("ts"))
 
 

@@ -99,9 +99,7 @@ def test_the_steps_do_what_jobs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that silently did nothing would be quick: each must go through the whole of its way."""
     fired, emitted = list[int](), list[int]()
     real_fired, real_emitted = core.Subtask.fired, core.CheckpointBarrierInjector.emitted
-    monkeypatch.setattr(
-        core.Subtask, "fired", lambda self, b: (fired.append(b.checkpoint_id), real_fired(self, b))[1]
-    )
+    monkeypatch.setattr(core.Subtask, "fired", lambda self, b: (fired.append(b.checkpoint_id), real_fired(self, b))[1])
     monkeypatch.setattr(
         core.CheckpointBarrierInjector,
         "emitted",

@@ -39,8 +39,12 @@ def document(
         "workloads": [_result(W1, {"tidegate": ours, "duckdb": theirs}, [EQUAL])],
         "checkpointing": _overhead(W1, 1, both, 60.0) if pairs else None,
         "checkpointing_within_one_job": {
-            "workload": "w1_zipf", "interval": "1s", **switching.result(*map(list, zip(*switched, strict=True)))
-        } if switched else None,
+            "workload": "w1_zipf",
+            "interval": "1s",
+            **switching.result(*map(list, zip(*switched, strict=True))),
+        }
+        if switched
+        else None,
     }
 
 
@@ -102,7 +106,13 @@ def test_people_see_lowest_median_and_highest_and_programs_one_document() -> Non
     assert "cost: median 1.6%, lowest 1.6%, highest 1.6%" in text
     (line,) = programs.getvalue().splitlines()
     assert set(json.loads(line)) == {
-        "suite", "machine", "seconds", "workloads", "checkpointing", "checkpointing_within_one_job", "warnings"
+        "suite",
+        "machine",
+        "seconds",
+        "workloads",
+        "checkpointing",
+        "checkpointing_within_one_job",
+        "warnings",
     }
 
 

@@ -132,9 +132,7 @@ def test_gc_deletes_only_what_nobody_needs(store: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("text", [b"?", b'{"kind":"commit","slot":'])
-def test_gc_is_refused_while_the_head_is_hidden_by_damage(
-    store: Path, capsys: pytest.CaptureFixture[str], text: bytes
-) -> None:
+def test_gc_is_refused_while_the_head_is_hidden_by_damage(store: Path, capsys: pytest.CaptureFixture[str], text: bytes) -> None:
     assert main(["gc", str(store), "--retain", "0"]) == 2
     assert main(["gc", str(store), "--retain", "1", "--job", "nope"]) == 2
     sorted((store / "job" / "log").iterdir())[-1].write_bytes(text)
@@ -158,9 +156,7 @@ def test_gc_beside_older_damage_keeps_what_the_others_need(store: Path, capsys: 
 
 
 @pytest.mark.parametrize("verb", [["verify"], ["gc", "--retain", "2"], ["state"]])
-def test_a_store_that_is_not_there_is_a_wrong_call(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
-) -> None:
+def test_a_store_that_is_not_there_is_a_wrong_call(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]) -> None:
     name, *rest = verb
     operator = ["per_key"] if name == "state" else []
     assert main([name, str(tmp_path / "nothing"), *operator, *rest]) == 2

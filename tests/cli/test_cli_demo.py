@@ -57,9 +57,7 @@ def test_nothing_but_a_worker_of_ours_is_killed(worker: subprocess.Popen[bytes])
 
 def test_a_grandchild_descends_from_us() -> None:
     code = f"import subprocess, sys; p = subprocess.Popen({SLEEPER!r}); print(p.pid, flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         grandchild = int(child.stdout.readline())
         assert descends_from(grandchild, os.getpid())
@@ -67,9 +65,7 @@ def test_a_grandchild_descends_from_us() -> None:
         assert kill_worker({"nodes": [node(grandchild)]}) == grandchild
 
 
-def running(
-    gang: int, committed: int, nodes: list[dict[str, object]], **counts: int
-) -> tuple[str, dict[str, Any]]:
+def running(gang: int, committed: int, nodes: list[dict[str, object]], **counts: int) -> tuple[str, dict[str, Any]]:
     return "RUNNING", {
         "gang": gang,
         "checkpoints_committed": committed,
@@ -218,9 +214,7 @@ def test_the_screen_and_the_exit_code_say_whether_it_was_exact(
         def stop(self) -> None:
             pass
 
-    story = Story(
-        killed=7, recovered_s=1.5, final={"restarts": 1, "checkpoints_committed": 4, "rows_read": 130}
-    )
+    story = Story(killed=7, recovered_s=1.5, final={"restarts": 1, "checkpoints_committed": 4, "rows_read": 130})
     proofs = [Proof("per key", 10, 10, wrong), Proof("per kind", 5, 5, 0)]
     monkeypatch.setattr("tidegate.spark.session.local_session", lambda *_, **__: Session())
     monkeypatch.setattr(demo, "_tell", lambda *_: (story, proofs, 100))

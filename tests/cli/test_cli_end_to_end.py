@@ -48,9 +48,7 @@ def test_a_pipeline_is_run_listed_and_shown(pipeline_file: Path, tmp_path: Path)
     options = ["--master", "local[2]", "--parallelism", "1", "--store", store, "--interval", "1s"]
     ran = tidegate("run", str(pipeline_file), *options)[-1]
     assert (ran["job"], ran["status"], ran["rows_in"], ran["restarts"]) == ("bids", "FINISHED", 3, 0)
-    found = (
-        ds.dataset(tmp_path / "out").to_table().sort_by([("window_start", "ascending"), ("key", "ascending")])
-    )
+    found = ds.dataset(tmp_path / "out").to_table().sort_by([("window_start", "ascending"), ("key", "ascending")])
     assert found.select(["key", "window_start", "n"]).to_pylist() == [
         {"key": 1, "window_start": 0, "n": 1},
         {"key": 2, "window_start": 0, "n": 1},
@@ -156,10 +154,7 @@ def test_the_benchmark_gives_one_document_and_equal_results() -> None:
     for result in document["workloads"]:
         assert result["equal"] is True, result
         assert set(result["engines"]) == {"tidegate", "duckdb", "structured_streaming"}
-        assert all(
-            set(engine["rows_per_second"]) == {"min", "median", "max"}
-            for engine in result["engines"].values()
-        )
+        assert all(set(engine["rows_per_second"]) == {"min", "median", "max"} for engine in result["engines"].values())
     assert len(document["checkpointing"]["cost_per_pair"]) == 1
     assert document["checkpointing"]["on"]["rows"] == document["checkpointing"]["off"]["rows"] >= 60_000
     within = document["checkpointing_within_one_job"]

@@ -162,9 +162,7 @@ def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch, pipeline_f
 
 def test_a_reader_that_goes_away_is_no_error(pipeline_file: Path) -> None:
     command = f"{sys.executable} -m tidegate.cli.main explain {pipeline_file} | true"
-    answer = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
-    )
+    answer = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
@@ -177,24 +175,18 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_explain_prints_the_plan_of_the_pipeline(
-    pipeline_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_prints_the_plan_of_the_pipeline(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(pipeline_file)]) == 0
     assert "PhysicalBarrier" in capsys.readouterr().out
 
 
-def test_explain_takes_the_name_of_another_pipeline(
-    pipeline_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_takes_the_name_of_another_pipeline(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", f"{pipeline_file}:other"]) == 0
     assert "all" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [["--json"], ["--json", "--format", "mermaid"], ["--format", "json"]])
-def test_explain_gives_json(
-    options: list[str], pipeline_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_gives_json(options: list[str], pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(pipeline_file), *options]) == 0
     assert json.loads(capsys.readouterr().out)
 

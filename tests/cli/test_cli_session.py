@@ -52,9 +52,7 @@ def test_a_java_home_without_java_is_named(machine: Path, monkeypatch: pytest.Mo
         find_java()
 
 
-def test_java_home_comes_first_then_path_then_the_checkout(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_home_comes_first_then_path_then_the_checkout(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shim = fake_java(machine / "checkout" / ".java", "21.0.1")
     assert find_java() == shim
     path = fake_java(machine / "path", "17.0.1")

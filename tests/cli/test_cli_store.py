@@ -73,9 +73,7 @@ def test_people_get_a_table_per_job(store: Path, capsys: pytest.CaptureFixture[s
     assert "savepoint" in printed
 
 
-def test_a_job_without_checkpoints_starts_from_the_beginning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_without_checkpoints_starts_from_the_beginning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_log(tmp_path / "store", "young", [takeover()])
     assert main(["checkpoints", str(tmp_path / "store")]) == 0
     assert capsys.readouterr().out == "job young: next start from the beginning\n"
@@ -187,17 +185,13 @@ def test_show_speaks_to_people(store: Path, capsys: pytest.CaptureFixture[str]) 
     assert "2.0 KiB" in printed
 
 
-def test_an_epoch_of_several_jobs_needs_the_jobs_name(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_epoch_of_several_jobs_needs_the_jobs_name(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(store), "2"]) == 2
     assert "add --job with one of bids, trades" in capsys.readouterr().err
     assert answer(capsys, "show", str(store), "2", "--job", "trades")["kind"] == "final"
 
 
-def test_an_epoch_that_is_not_there_is_answered_with_those_that_are(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_epoch_that_is_not_there_is_answered_with_those_that_are(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(store), "4", "--job", "bids"]) == 2
     assert "there are: 1, 2, 3, 5 epoch=4" in capsys.readouterr().err
 

@@ -45,11 +45,7 @@ class ListReader:
         if self.breaks == "max_rows":
             count = ROWS - self.position
         if not count:
-            return (
-                Polled(pa.record_batch({"ts": [0]}), 1)
-                if self.breaks == "finished"
-                else Polled(None, finished=True)
-            )
+            return Polled(pa.record_batch({"ts": [0]}), 1) if self.breaks == "finished" else Polled(None, finished=True)
         times = list(range(self.position, self.position + count))
         self.position += count
         polled = Polled(self.batch(times), count, times[-1], self.position >= ROWS)

@@ -28,9 +28,7 @@ def read(source: GenerateSource, split: int, first: int, count: int) -> pa.Recor
 
 
 def everything(source: GenerateSource) -> pa.Table:
-    return pa.Table.from_batches(
-        [source.open(s, None).poll(1 << 20).batch for s in source.splits() if s.rows]
-    )
+    return pa.Table.from_batches([source.open(s, None).poll(1 << 20).batch for s in source.splits() if s.rows])
 
 
 @pytest.mark.parametrize(
@@ -56,9 +54,7 @@ def test_it_keeps_the_contract(source: GenerateSource) -> None:
     cut=st.integers(1, 60),
     skew=st.sampled_from(["uniform", "zipf"]),
 )
-def test_resuming_at_any_offset_gives_the_same_rows(
-    seed: int, split: int, first: int, cut: int, skew: str
-) -> None:
+def test_resuming_at_any_offset_gives_the_same_rows(seed: int, split: int, first: int, cut: int, skew: str) -> None:
     source = GenerateSource(seed=seed, splits=3, skew=skew)  # type: ignore[arg-type]
     whole = read(source, split, first, 64)
     assert read(source, split, first + cut, 64 - cut).equals(whole.slice(cut))
@@ -72,9 +68,7 @@ def test_rows_are_these_for_ever() -> None:
         "value": [9976.5, 1482.25, 11565.0],
         "kind": [1, 2, 0],
     }
-    skewed = (
-        read(GenerateSource(seed=1, keys=100_000, skew="zipf"), 0, 1_000_000, 8).column("key").to_pylist()
-    )
+    skewed = read(GenerateSource(seed=1, keys=100_000, skew="zipf"), 0, 1_000_000, 8).column("key").to_pylist()
     assert skewed == [21522, 262, 683, 0, 586, 5112, 24944, 147]
 
 
@@ -241,9 +235,7 @@ def test_an_offset_outside_the_split_is_refused(offset: object) -> None:
         source.open(source.splits()[0], offset)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "split_id", ["4", "x", "0+1x12@00000000", "0+1xendless@" + GenerateSource(12).splits()[0].id[-8:]]
-)
+@pytest.mark.parametrize("split_id", ["4", "x", "0+1x12@00000000", "0+1xendless@" + GenerateSource(12).splits()[0].id[-8:]])
 def test_a_foreign_split_is_refused(split_id: str) -> None:
     with pytest.raises(InvalidUseError, match="no split of this source"):
         GenerateSource(12).open(Split(split_id), None)

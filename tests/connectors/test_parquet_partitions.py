@@ -159,9 +159,7 @@ def rows_of(source: ParquetDirectorySource) -> list[dict[str, object]]:
     return found
 
 
-def test_a_watched_directory_has_them_too_and_refuses_a_value_of_another_type(
-    write_file: WriteFile, tmp_path: Path
-) -> None:
+def test_a_watched_directory_has_them_too_and_refuses_a_value_of_another_type(write_file: WriteFile, tmp_path: Path) -> None:
     write_file("day=1/a.parquet", pa.table({"n": [1]}))
     source = ParquetDirectorySource(tmp_path / "data")
     write_file("day=2/b.parquet", pa.table({"n": [2]}))

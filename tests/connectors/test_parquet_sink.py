@@ -132,9 +132,7 @@ def test_a_commit_that_broke_off_between_two_files_is_finished_by_the_next(sink:
 def test_a_staged_file_that_is_gone_is_named(sink: ParquetSink) -> None:
     committable = stage(sink, 1)
     sink.abort([committable])
-    with pytest.raises(
-        CorruptDataError, match="neither waiting nor published nor hidden pending=per_key-0000"
-    ):
+    with pytest.raises(CorruptDataError, match="neither waiting nor published nor hidden pending=per_key-0000"):
         sink.commit(1, [committable])
 
 
@@ -221,9 +219,7 @@ def test_files_roll_by_size_within_an_epoch(tmp_path: Path, monkeypatch: pytest.
     assert seen(sink.path) == list(range(40))
 
 
-def test_files_finished_in_an_epoch_that_was_not_prepared_are_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_finished_in_an_epoch_that_was_not_prepared_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "CHUNK_ROWS", 10)
     sink = ParquetSink(tmp_path / "out", file_bytes=1)
     writer = sink.writer(context())
@@ -256,9 +252,7 @@ def test_a_batch_may_have_forgotten_that_a_column_is_never_null(sink: ParquetSin
 
 def test_a_batch_with_other_columns_is_refused(sink: ParquetSink) -> None:
     writer = sink.writer(context())
-    with pytest.raises(
-        InvalidUseError, match=r"sink's columns .*is=other int64 expected=key int64, name string"
-    ):
+    with pytest.raises(InvalidUseError, match=r"sink's columns .*is=other int64 expected=key int64, name string"):
         writer.write(pa.record_batch({"other": pa.array([1], pa.int64())}))
     writer.close()
 
@@ -326,9 +320,7 @@ def test_a_read_only_file_system_is_refused() -> None:
         ParquetSink("/proc/tidegate").check_writable()
 
 
-@pytest.mark.parametrize(
-    "options", [{"path": "s3://bucket/out"}, {"compression": "best"}, {"file_bytes": 0}, {"path": ""}]
-)
+@pytest.mark.parametrize("options", [{"path": "s3://bucket/out"}, {"compression": "best"}, {"file_bytes": 0}, {"path": ""}])
 def test_wrong_parameters_are_named(tmp_path: Path, options: dict[str, object]) -> None:
     given = {"path": tmp_path / "out", **options}
     with pytest.raises(InvalidUseError, match=next(iter(options))):

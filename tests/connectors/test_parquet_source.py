@@ -77,9 +77,7 @@ def test_splits_are_row_groups_in_the_order_of_event_time(write_file: WriteFile,
     assert [split.rows for split in splits] == [10, 10, 10]
 
 
-def test_without_an_event_time_splits_come_by_name_and_row_group(
-    write_file: WriteFile, tmp_path: Path
-) -> None:
+def test_without_an_event_time_splits_come_by_name_and_row_group(write_file: WriteFile, tmp_path: Path) -> None:
     write_file("b.parquet", events(0, 12), row_group_size=1)
     write_file("a.parquet", events(50, 1))
     source = ParquetSource(tmp_path / "data")
@@ -115,9 +113,7 @@ def test_a_poll_may_ask_for_more_or_fewer_rows_than_the_one_before(source: Parqu
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    offset=st.integers(0, 200), first=st.integers(1, 250), other=st.integers(1, 250), filtered=st.booleans()
-)
+@given(offset=st.integers(0, 200), first=st.integers(1, 250), other=st.integers(1, 250), filtered=st.booleans())
 def test_resuming_at_any_offset_gives_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, offset: int, first: int, other: int, filtered: bool
 ) -> None:
@@ -159,9 +155,7 @@ def shared_source(tmp_path_factory: pytest.TempPathFactory) -> ParquetSource:
         pc.scalar(False),
     ],
 )
-def test_a_filter_changes_neither_offsets_nor_event_times(
-    source: ParquetSource, expression: pc.Expression
-) -> None:
+def test_a_filter_changes_neither_offsets_nor_event_times(source: ParquetSource, expression: pc.Expression) -> None:
     filtered = source.with_filter(expression)
     assert filtered.splits() == source.splits()
     for split in source.splits():
@@ -192,9 +186,7 @@ def test_a_row_group_that_statistics_rule_out_is_not_read(source: ParquetSource,
         read(source, split, 30)
 
 
-def test_a_row_group_is_read_for_its_event_times_where_statistics_lack_them(
-    write_file: WriteFile, tmp_path: Path
-) -> None:
+def test_a_row_group_is_read_for_its_event_times_where_statistics_lack_them(write_file: WriteFile, tmp_path: Path) -> None:
     write_file("a.parquet", events(0, 100), write_statistics=["key"])
     source = ParquetSource(tmp_path / "data", event_time="ts").with_filter(pc.field("key") > 100)
     polls = read(source, source.splits()[0], 50)
@@ -212,9 +204,7 @@ def test_filters_add_up_and_may_use_columns_that_are_not_given_out(source: Parqu
     pushed = source.with_columns(["key"]).with_filter(KIND_IS_1).with_filter(pc.field("ts") > 500)
     assert pushed.schema.names == ["key"]
     assert pushed.event_time == "ts"
-    assert read_all(pushed).equals(
-        read_all(source).filter(KIND_IS_1 & (pc.field("ts") > 500)).select(["key"])
-    )
+    assert read_all(pushed).equals(read_all(source).filter(KIND_IS_1 & (pc.field("ts") > 500)).select(["key"]))
     highest = [p.highest for p in read(pushed, pushed.splits()[0], 1000)]
     assert highest == [990]
 
@@ -345,9 +335,7 @@ def test_views_come_as_plain_values(write_file: WriteFile, tmp_path: Path) -> No
     assert read_all(source).to_pydict() == views.to_pydict()
 
 
-def test_files_may_differ_in_the_order_of_columns_and_in_whether_they_may_be_null(
-    write_file: WriteFile, tmp_path: Path
-) -> None:
+def test_files_may_differ_in_the_order_of_columns_and_in_whether_they_may_be_null(write_file: WriteFile, tmp_path: Path) -> None:
     never_null = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
     write_file("a.parquet", pa.table({"k": [1], "v": [2]}, schema=never_null))
     write_file("b.parquet", pa.table({"v": [20, 30], "k": pa.array([10, None], pa.int64())}))

@@ -156,18 +156,14 @@ def test_for_each_batch_keeps_the_contract(fresh_directory: Callable[[], Path]) 
     check_sink(new_sink, visible, to_node=pickled)
 
 
-def test_the_function_gets_batches_with_their_epoch(
-    each: ForEachBatchSink, recorder: Recorder, tmp_path: Path
-) -> None:
+def test_the_function_gets_batches_with_their_epoch(each: ForEachBatchSink, recorder: Recorder, tmp_path: Path) -> None:
     each.commit(5, [stage(each, 3, subtask=1), stage(each, 1, 2, subtask=0)])
     each.commit(6, [stage(each, 4)])
     assert recorder.calls == [([1, 2], 5), ([3], 5), ([4], 6)]
     assert left_over(tmp_path) == []
 
 
-def test_a_failed_call_is_made_again_with_the_same_epoch(
-    each: ForEachBatchSink, recorder: Recorder, tmp_path: Path
-) -> None:
+def test_a_failed_call_is_made_again_with_the_same_epoch(each: ForEachBatchSink, recorder: Recorder, tmp_path: Path) -> None:
     first, failing = stage(each, 1, subtask=0), stage(each, 2, subtask=1)
     recorder.fail_at = 2
     with pytest.raises(LookupError):
@@ -270,9 +266,7 @@ def test_what_is_no_function_is_refused() -> None:
         ForEachBatchSink("print")  # type: ignore[arg-type]
 
 
-def test_aborted_and_swept_batches_are_never_seen(
-    each: ForEachBatchSink, recorder: Recorder, tmp_path: Path
-) -> None:
+def test_aborted_and_swept_batches_are_never_seen(each: ForEachBatchSink, recorder: Recorder, tmp_path: Path) -> None:
     each.abort([stage(each, 1)])
     stage(each, 2, gang=1)
     assert len(each.sweep(3, [])) == 1

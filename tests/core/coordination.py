@@ -375,13 +375,7 @@ class World:
             case orders.SendStarted(started=started):
                 self.check_id(reign, order.node, started.checkpoint_id)
                 self.send(reign, order)
-            case (
-                orders.SendInject()
-                | orders.SendFinalize()
-                | orders.SendPromote()
-                | orders.SendAbort()
-                | orders.SendCommitted()
-            ):
+            case orders.SendInject() | orders.SendFinalize() | orders.SendPromote() | orders.SendAbort() | orders.SendCommitted():
                 self.send(reign, order)
             case orders.StartGang():
                 self.start_gang(reign, order)
@@ -471,9 +465,7 @@ class World:
             self.show(entry)
         if works:
             self.check_order(order.epoch)
-        self.tell(
-            reign, events.Published(order.epoch) if works else events.PublishFailed(order.epoch, "sink")
-        )
+        self.tell(reign, events.Published(order.epoch) if works else events.PublishFailed(order.epoch, "sink"))
 
     def show(self, entry: CommittableEntry) -> None:
         commits = self.truth.commits
@@ -563,9 +555,7 @@ class World:
             match order:
                 case orders.PutEntry():
                     for fate, weight in FATES.items():
-                        found.append(
-                            Action(f"put {fate}", weight, lambda o=order, f=fate: self.put(reign, o, f))
-                        )
+                        found.append(Action(f"put {fate}", weight, lambda o=order, f=fate: self.put(reign, o, f)))
                 case orders.Publish() | orders.Hide():
                     for works in (True, False):
                         act = lambda o=order, w=works: self.publish(reign, o, works=w)  # noqa: E731
@@ -586,15 +576,10 @@ class World:
         """What a driver might answer: mostly the head, sometimes an older epoch or a fresh start."""
         log = reign.machine.log
         older = [m.epoch for m in log.restorables()]
-        weights = {log.head_epoch: 15.0, None: 0.3} | {
-            epoch: 2.0 for epoch in older if epoch != log.head_epoch
-        }
+        weights = {log.head_epoch: 15.0, None: 0.3} | {epoch: 2.0 for epoch in older if epoch != log.head_epoch}
         if log.head_epoch is None:
             weights = {None: 15.0}
-        answers = [
-            Action("resolve", w, lambda e=epoch: self.resolve(reign, order, e))
-            for epoch, w in weights.items()
-        ]
+        answers = [Action("resolve", w, lambda e=epoch: self.resolve(reign, order, e)) for epoch, w in weights.items()]
         adopts = [Action("adopt", 10, lambda g=gang: self.adopt(reign, order, g)) for gang in self.running()]
         return answers + adopts
 

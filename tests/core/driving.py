@@ -26,9 +26,7 @@ EVERYONE = frozenset(range(NODES))
 UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
-def make_ack(
-    node: int, checkpoint_id: int, gang: int = 0, *, rows: bool = True, **changes: Any
-) -> PrepareAck:
+def make_ack(node: int, checkpoint_id: int, gang: int = 0, *, rows: bool = True, **changes: Any) -> PrepareAck:
     """A complete report with one uploaded object and, by default, one committable."""
     path = PATHS.state(checkpoint_id, node)
     staged = CommittableEntry("out", node, gang, checkpoint_id, {"file": f"{gang}-{checkpoint_id}-{node}"})
@@ -48,9 +46,7 @@ def make_ack(
     return replace(ack, **changes)
 
 
-def make_manifest(
-    epoch: int, *, term: int = 0, counter: int | None = None, **changes: Any
-) -> CheckpointManifest:
+def make_manifest(epoch: int, *, term: int = 0, counter: int | None = None, **changes: Any) -> CheckpointManifest:
     """A manifest with one object of its own."""
     number = (term << 32) | (counter or epoch)
     path = PATHS.state(number, 0)
@@ -75,9 +71,7 @@ def make_manifest(
 class Driver:
     """One coordinator. Every method tells it something and gives back what it ordered in answer."""
 
-    def __init__(
-        self, config: DistributedCheckpointConfig = CONFIG, log: tuple[LogRecord, ...] = (), **changes: Any
-    ):
+    def __init__(self, config: DistributedCheckpointConfig = CONFIG, log: tuple[LogRecord, ...] = (), **changes: Any):
         self.machine = DistributedCheckpointCoordinator(SHAPE, replace(config, **changes), "me")
         self.now_ms = 0
         self.orders: list[orders.Effect] = []
@@ -122,9 +116,7 @@ class Driver:
 
     def restore(self, epoch: int | None) -> None:
         given = self.tell(events.RestoreRequested(epoch))
-        while not any(
-            isinstance(order, orders.StartGang | orders.JobFinished | orders.JobStopped) for order in given
-        ):
+        while not any(isinstance(order, orders.StartGang | orders.JobFinished | orders.JobStopped) for order in given):
             given = self.obey(given)
         if any(isinstance(order, orders.StartGang) for order in given):
             self.gang_up()

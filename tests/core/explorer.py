@@ -552,9 +552,7 @@ class Explorer:
             state = state._replace(current=0, acks=self._no_acks)
         yield step, state
 
-    def _send(
-        self, state: State, worker: int, output: int, message: int
-    ) -> tuple[State, tuple[Fact, ...]]:
+    def _send(self, state: State, worker: int, output: int, message: int) -> tuple[State, tuple[Fact, ...]]:
         e = self._edges[worker, output]
         if self.system.wire:
             return state._replace(wires=_set(state.wires, e, (*state.wires[e], message))), ()

@@ -15,9 +15,7 @@ JOIN = 2  # the fan-in's place in two()
 
 def pair(count: int, watermarks: bool = False, **what: Any) -> System:
     """Source and sink: a single input."""
-    return System(
-        vertices=(Vertex("S", events("s", count, watermarks)), Vertex("K")), edges=(Edge(0, 0, 1, 0),), **what
-    )
+    return System(vertices=(Vertex("S", events("s", count, watermarks)), Vertex("K")), edges=(Edge(0, 0, 1, 0),), **what)
 
 
 def chain(count: int, **what: Any) -> System:
@@ -54,9 +52,7 @@ def two(left: int, right: int, watermarks: bool = False, **what: Any) -> System:
 def three(counts: tuple[int, int, int], **what: Any) -> System:
     """Three sources into one fan-in."""
     sources = tuple(Vertex(n.upper(), events(n, count)) for n, count in zip("abc", counts, strict=True))
-    return System(
-        vertices=(*sources, Vertex("J")), edges=tuple(Edge(v, 0, 3, v) for v in range(3)), **what
-    )
+    return System(vertices=(*sources, Vertex("J")), edges=tuple(Edge(v, 0, 3, v) for v in range(3)), **what)
 
 
 def diamond(count: int, **what: Any) -> System:

@@ -142,9 +142,7 @@ def test_the_threshold_promotes_once() -> None:
         ({}, replace(CONFIG, enable_unaligned_fallback=False)),
     ],
 )
-def test_savepoints_final_and_aligned_only_checkpoints_are_never_promoted(
-    changes: dict[str, Any], config: Any
-) -> None:
+def test_savepoints_final_and_aligned_only_checkpoints_are_never_promoted(changes: dict[str, Any], config: Any) -> None:
     live = attempt(**changes)
     assert live.alignment_timeout_ms(config) is None
     assert live.overdue(config, 450) is None or not isinstance(live.overdue(config, 450), Promote)
@@ -229,9 +227,7 @@ def test_reports_that_disagree_about_an_object_make_no_manifest() -> None:
     other = make_ack(1, 5)
     run = replace(other.operators[0].runs[0], path=PATHS.state(5, 0))
     operator = replace(other.operators[0], runs=(run,))
-    live.prepared(
-        replace(other, operators=(operator,), objects=(ObjectEntry(PATHS.state(5, 0), 11, 1),)), 110
-    )
+    live.prepared(replace(other, operators=(operator,), objects=(ObjectEntry(PATHS.state(5, 0), 11, 1),)), 110)
     with pytest.raises(ManifestSerializationFailed, match="disagree"):
         build(live)
 
@@ -241,9 +237,7 @@ def test_a_run_uploaded_for_an_attempt_that_did_not_commit_cannot_be_named() -> 
     ack = make_ack(0, 5)
     run = replace(ack.operators[0].runs[0], path=PATHS.shared(4, "run"))
     reused = replace(ack.operators[0], runs=(run,))
-    live.prepared(
-        replace(ack, operators=(reused,), objects=(ObjectEntry(PATHS.shared(4, "run"), 10, 1),)), 110
-    )
+    live.prepared(replace(ack, operators=(reused,), objects=(ObjectEntry(PATHS.shared(4, "run"), 10, 1),)), 110)
     live.prepared(make_ack(1, 5), 110)
     with pytest.raises(ManifestSerializationFailed, match="neither it nor its parent"):
         build(live)

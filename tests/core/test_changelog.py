@@ -149,9 +149,7 @@ def test_what_was_appended_comes_out_in_order_and_once() -> None:
     assert not buffer.needs_full
 
 
-@pytest.mark.parametrize(
-    "room", [{"changes_max": 2, "data_bytes_max": 100}, {"changes_max": 9, "data_bytes_max": 4}]
-)
+@pytest.mark.parametrize("room", [{"changes_max": 2, "data_bytes_max": 100}, {"changes_max": 9, "data_bytes_max": 4}])
 def test_overflow_never_blocks_and_marks_that_source_dirty(room: dict[str, int]) -> None:
     buffer = ChangelogBuffer(**room)
     assert buffer.append(0, 1, INSERT, b"a", b"1")
@@ -178,9 +176,7 @@ def test_a_cut_takes_all_and_makes_sources_clean() -> None:
     buffer.append(0, 1, INSERT, b"a", b"1")
     buffer.append(0, 2, INSERT, b"b", b"1")
     cut = buffer.cut()
-    assert cut == ChangelogCut(
-        (Change(1, 1, INSERT, b"x", b"1"), Change(0, 1, INSERT, b"a", b"1")), frozenset({0})
-    )
+    assert cut == ChangelogCut((Change(1, 1, INSERT, b"x", b"1"), Change(0, 1, INSERT, b"a", b"1")), frozenset({0}))
     assert cut.full
     assert not buffer.needs_full
     assert buffer.append(0, 3, INSERT, b"c", b"1")
@@ -212,9 +208,7 @@ def test_what_is_no_source_cannot_be_dirty(source: int) -> None:
         (0, 3, INSERT, b"k", b"v"),
     ],
 )  # fmt: skip
-def test_a_refused_change_changes_nothing(
-    source: int, sequence: int, op_type: OpType, key: bytes, value: bytes
-) -> None:
+def test_a_refused_change_changes_nothing(source: int, sequence: int, op_type: OpType, key: bytes, value: bytes) -> None:
     buffer = ChangelogBuffer(changes_max=2)
     buffer.append(0, 4, INSERT, b"a", b"1")
     with pytest.raises(InvalidUseError):

@@ -43,9 +43,7 @@ def counter(start: int = 1) -> Callable[[], int]:
     return lambda: next(numbers)
 
 
-def manager(
-    config: CheckpointConfig = ON, *, start: int = 1, opened: Opened = Opened(None)
-) -> CheckpointManager:
+def manager(config: CheckpointConfig = ON, *, start: int = 1, opened: Opened = Opened(None)) -> CheckpointManager:
     return CheckpointManager(config, allocate=counter(start), opened=opened)
 
 

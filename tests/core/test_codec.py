@@ -73,9 +73,7 @@ def test_anything_else_is_corrupt_and_names_the_place(change: dict[str, object],
     assert caught.value.path == "some/path"
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"{", b"\xff", b"NaN", b"1e999", b"[" * 100_000, b"1" * 5_000, b"-Infinity"]
-)
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"NaN", b"1e999", b"[" * 100_000, b"1" * 5_000, b"-Infinity"])
 def test_bytes_that_are_no_json_are_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptDataError, match="not JSON"):
         parse(data, "p")

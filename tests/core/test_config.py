@@ -70,9 +70,7 @@ def test_modes_are_accepted_as_text() -> None:
     config = CheckpointConfig(interval="1s", wal_mode="sync", unaligned="never", tolerable_failures=0)
     assert config.wal_mode is WalMode.SYNC
     assert config.unaligned is UnalignedMode.NEVER
-    assert config == CheckpointConfig(
-        interval="1s", wal_mode=WalMode.SYNC, unaligned=UnalignedMode.NEVER, tolerable_failures=0
-    )
+    assert config == CheckpointConfig(interval="1s", wal_mode=WalMode.SYNC, unaligned=UnalignedMode.NEVER, tolerable_failures=0)
 
 
 def test_settings_cross_spark_and_cannot_be_changed() -> None:

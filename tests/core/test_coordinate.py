@@ -181,9 +181,7 @@ def test_leader_failover_aborts_in_progress() -> None:
     new = Driver(log=(old.every(orders.PutEntry)[0].entry,)).lead()
     given = new.gang_up()
     deaths = [order for order in given if isinstance(order, orders.SendAbort)]
-    assert (
-        all(order.checkpoint_id > stalled and order.stamp.term == 1 for order in deaths) and len(deaths) == 2
-    )
+    assert all(order.checkpoint_id > stalled and order.stamp.term == 1 for order in deaths) and len(deaths) == 2
     assert kinds(old.answer(events.Conflict(takeover(1)))) == [orders.CheckpointAborted, orders.StepDown]
 
 
@@ -445,9 +443,7 @@ def test_committables_of_an_aborted_attempt_go_into_the_next_manifest() -> None:
     second = driver.trigger()
     driver.prepare_all()
     driver.answer()
-    named = {
-        (c.checkpoint_id, c.subtask) for c in driver.last(orders.CheckpointCompleted).manifest.committables
-    }
+    named = {(c.checkpoint_id, c.subtask) for c in driver.last(orders.CheckpointCompleted).manifest.committables}
     assert named == {(first, 0), (second, 0), (second, 1)}
 
 
@@ -460,9 +456,7 @@ def test_a_committable_that_a_node_reports_again_is_named_once() -> None:
     driver.prepared(0, committables=(again, staged))
     driver.prepared(1)
     driver.answer()
-    assert first not in {
-        c.checkpoint_id for c in driver.last(orders.CheckpointCompleted).manifest.committables
-    }
+    assert first not in {c.checkpoint_id for c in driver.last(orders.CheckpointCompleted).manifest.committables}
 
 
 def test_manifest_n_notice_lost_manifest_n_plus_1_crash_nothing_is_lost() -> None:

@@ -60,9 +60,7 @@ class TwoLeaders(RuleBasedStateMachine):
 
     mail_arrives = happens("mail_arrives", "deliver", "deliver twice")
     a_put_is_answered = happens("a_put_is_answered", "put answered")
-    a_put_goes_wrong = happens(
-        "a_put_goes_wrong", "put lost", "put landed, answer lost", "put late", "put unreadable"
-    )
+    a_put_goes_wrong = happens("a_put_goes_wrong", "put lost", "put landed, answer lost", "put late", "put unreadable")
     a_late_put_lands = happens("a_late_put_lands", "land late", "read log")
     a_sink_answers = happens("a_sink_answers", "publish")
     a_start_is_decided = happens("a_start_is_decided", "resolve", "adopt")
@@ -128,8 +126,6 @@ class TwoLeaders(RuleBasedStateMachine):
 def test_two_leaders_keep_every_invariant_and_do_commit() -> None:
     """A machine that never gets as far as a commit proves nothing, so that is counted too."""
     TALLY.clear()
-    ways = settings(
-        max_examples=90, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    ways = settings(max_examples=90, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(TwoLeaders, settings=ways)
     assert TALLY["commits"] >= 80 and TALLY["restores"] >= 80, TALLY

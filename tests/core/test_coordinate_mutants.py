@@ -41,9 +41,7 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(
-    *checks: str, drama: Callable[[World, int], object] = play
-) -> Callable[[Callable[[pytest.MonkeyPatch], World]], None]:
+def mutant(*checks: str, drama: Callable[[World, int], object] = play) -> Callable[[Callable[[pytest.MonkeyPatch], World]], None]:
     def register(make: Callable[[pytest.MonkeyPatch], World]) -> None:
         MUTANTS[make.__name__] = Mutant(make, frozenset(checks), drama)
 
@@ -257,9 +255,7 @@ def committables_are_published_before_the_manifest(patch: pytest.MonkeyPatch) ->
     class Wrong(Coordinator):
         def _commit(self, attempt: Attempt, now_ms: int) -> None:
             super()._commit(attempt, now_ms)
-            staged = tuple(
-                replace(c, epoch=attempt.epoch) for a in attempt.acks.values() for c in a.committables
-            )
+            staged = tuple(replace(c, epoch=attempt.epoch) for a in attempt.acks.values() for c in a.committables)
             self._out.append(orders.Publish(attempt.epoch, attempt.gang, staged))
 
     return World(Wrong)

@@ -40,9 +40,7 @@ def test_other_types_are_refused(value: object) -> None:
         parse_duration_ms(value, name="interval")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "value", ["1.5ms", "0.0005s", timedelta(microseconds=1), timedelta(microseconds=1_500)]
-)
+@pytest.mark.parametrize("value", ["1.5ms", "0.0005s", timedelta(microseconds=1), timedelta(microseconds=1_500)])
 def test_parts_of_a_millisecond_are_refused_and_not_rounded(value: Duration) -> None:
     with pytest.raises(InvalidUseError, match="whole number of milliseconds"):
         parse_duration_ms(value)

@@ -101,9 +101,7 @@ def test_a_number_with_reserved_bits_or_without_an_id_is_no_command(raw: int) ->
         PackedBarrierCmd(raw)
 
 
-@pytest.mark.parametrize(
-    ("checkpoint_id", "epoch"), [(0, 1), (-1, 1), (U64_LIMIT, 1), (1, EPOCH_LIMIT), (1, -1)]
-)
+@pytest.mark.parametrize(("checkpoint_id", "epoch"), [(0, 1), (-1, 1), (U64_LIMIT, 1), (1, EPOCH_LIMIT), (1, -1)])
 def test_a_command_with_impossible_numbers_is_refused(checkpoint_id: int, epoch: int) -> None:
     with pytest.raises(InvalidUseError):
         InjectBarrierCommand(checkpoint_id, epoch)

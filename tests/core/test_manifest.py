@@ -31,9 +31,7 @@ FLIGHT = InFlightEntry("window", 0, "in", 1, 1, FLIGHT_PATH, 0, 5, 7, 2, 5)
 FULL: dict[str, Any] = {
     "is_unaligned": True,
     "operators": (
-        OperatorSnapshotEntry(
-            "window", 0, {"closed": 5}, (RunEntry(OWN, 0, 10, 1, 3), RunEntry.of_bytes(b"ab", 9, 1))
-        ),
+        OperatorSnapshotEntry("window", 0, {"closed": 5}, (RunEntry(OWN, 0, 10, 1, 3), RunEntry.of_bytes(b"ab", 9, 1))),
         OperatorSnapshotEntry("window", 1, {}),
     ),
     "sources": (SourceOffsetEntry("read", 0, {"a#0": 7}),),

@@ -113,9 +113,7 @@ def test_a_collector_that_does_not_lead_spares_every_id_that_might_be_live() -> 
 
 
 @given(st.sets(st.integers(1, 40)), st.integers(0, 45), st.sets(st.integers(1, 40)))
-def test_nothing_kept_and_nothing_at_or_above_the_bound_is_deleted(
-    ids: set[int], bound: int, kept: set[int]
-) -> None:
+def test_nothing_kept_and_nothing_at_or_above_the_bound_is_deleted(ids: set[int], bound: int, kept: set[int]) -> None:
     keep = frozenset(PATHS.state(number, 0) for number in kept)
     doomed = set(garbage(PATHS, [PATHS.state(number, 0) for number in ids], keep, bound))
     assert doomed == {PATHS.state(number, 0) for number in ids if number < bound and number not in kept}

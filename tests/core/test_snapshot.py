@@ -58,9 +58,7 @@ names = st.text(min_size=1, max_size=8)
 sequences = st.dictionaries(names, st.integers(0, U64_LIMIT - 1), max_size=3)
 states = st.dictionaries(
     names,
-    st.tuples(
-        st.sampled_from(OperatorStateType), st.binary(max_size=9).map(Inline) | st.just(SstFile("a/b"))
-    ),
+    st.tuples(st.sampled_from(OperatorStateType), st.binary(max_size=9).map(Inline) | st.just(SstFile("a/b"))),
     max_size=3,
 ).map(lambda table: {name: OperatorSnapshot(name, *rest) for name, rest in table.items()})
 checkpoints = st.builds(

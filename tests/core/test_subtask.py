@@ -173,9 +173,7 @@ def test_a_snapshot_waits_for_its_recordings_and_for_its_barriers() -> None:
     assert send(task) == []
     task.receive(1, Y)
     (done,) = task.receive(1, Barrier(B1))
-    assert done == SnapshotComplete(
-        1, {0: (A,), 1: (X, Y)}, {0: (C,)}, unaligned=True, inflight_bytes=20, last_input=1
-    )
+    assert done == SnapshotComplete(1, {0: (A,), 1: (X, Y)}, {0: (C,)}, unaligned=True, inflight_bytes=20, last_input=1)
     assert task.metrics().unaligned_count == 1
 
 
@@ -187,9 +185,7 @@ def test_fired_aligned_and_then_promoted_records_what_the_barrier_passes() -> No
     task.emit(0, Y)
     assert task.deadline(1) == []
     assert queue(task) == [Barrier(U1), X, Y]
-    assert whole(send(task)) == [
-        SnapshotComplete(1, outputs={0: (X,)}, unaligned=True, inflight_bytes=5, last_input=0)
-    ]
+    assert whole(send(task)) == [SnapshotComplete(1, outputs={0: (X,)}, unaligned=True, inflight_bytes=5, last_input=0)]
 
 
 def test_a_snapshot_is_not_whole_before_its_barrier_has_left() -> None:
@@ -331,9 +327,7 @@ def test_a_finished_source_promotes_at_its_deadline() -> None:
     assert task.deadline(1) == []
     flagged = CheckpointBarrier(1, 4, 1)
     assert queue(task) == [Barrier(flagged), A, END]
-    assert send(task) == [
-        SnapshotComplete(1, outputs={0: (A,)}, unaligned=True, finished=True, inflight_bytes=5)
-    ]
+    assert send(task) == [SnapshotComplete(1, outputs={0: (A,)}, unaligned=True, finished=True, inflight_bytes=5)]
     assert send(task, count=2) == []
 
 

@@ -146,9 +146,7 @@ def test_nothing_follows_a_final_checkpoint_but_a_restore() -> None:
 
 
 def test_the_highest_oldest_restorable_in_the_log_is_in_force() -> None:
-    view = LogView(
-        [takeover(0), commit(1), commit(2, 1, oldest_restorable=2), commit(3, 2, oldest_restorable=1)]
-    )
+    view = LogView([takeover(0), commit(1), commit(2, 1, oldest_restorable=2), commit(3, 2, oldest_restorable=1)])
     assert view.oldest_restorable == 2
     assert [m.epoch for m in view.restorables()] == [3, 2]
     with pytest.raises(InvalidUseError, match="no longer retained"):

@@ -58,9 +58,7 @@ def test_a_record_knows_where_it_begins() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.data())
-def test_a_log_cut_anywhere_gives_its_whole_records_and_says_where_it_stopped(
-    payloads: list[bytes], data: st.DataObject
-) -> None:
+def test_a_log_cut_anywhere_gives_its_whole_records_and_says_where_it_stopped(payloads: list[bytes], data: st.DataObject) -> None:
     whole = log_of(*payloads)
     cut = data.draw(st.integers(0, len(whole)))
     found, stop = read(whole[:cut])

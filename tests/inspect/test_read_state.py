@@ -158,9 +158,7 @@ def test_running_aggregates_have_one_row_per_key_though_runs_replace_each_other(
     running = tg.read_parquet(folder, event_time="ts", continuous=True, schema=SMALL).key_by("key")
     stream = running.aggregate(n=tg.count(), total=tg.sum("value")).named("running")
     pipeline = tg.Pipeline("job", stream.write_parquet(tmp_path / "out"))
-    options = JobOptions(
-        parallelism=2, store=str(tmp_path / "store"), checkpoint=tg.CheckpointConfig(interval="1h")
-    )
+    options = JobOptions(parallelism=2, store=str(tmp_path / "store"), checkpoint=tg.CheckpointConfig(interval="1h"))
     job = Job(launch_job(pipeline.physical(2), ThreadGang(2), options))
     for part in range(3):  # every key changes in every epoch, so older runs have rows that no longer count
         rows = {"ts": [part * 10 + n for n in range(4)], "key": ["a", "b", "a", "c"], "value": [1.0, 2.0, 3.0, 4.0]}

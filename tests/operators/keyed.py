@@ -82,9 +82,7 @@ class Gang:
 
     def _send(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
-            for receiver, part in zip(
-                self.receivers, partition(batch, self.keys, len(self.receivers)), strict=True
-            ):
+            for receiver, part in zip(self.receivers, partition(batch, self.keys, len(self.receivers)), strict=True):
                 if part is not None:
                     self.given += receiver.process(0, part)
                     if isinstance(receiver, ProcessOperator):
@@ -92,10 +90,7 @@ class Gang:
 
 
 def built(spec: Any, parallelism: int, *, checkpointing: bool = True) -> list[Operator]:
-    return [
-        build(spec, n, parallelism, checkpointing=checkpointing)
-        for n in range(parallelism)
-    ]
+    return [build(spec, n, parallelism, checkpointing=checkpointing) for n in range(parallelism)]
 
 
 def windowed_gang(

@@ -66,16 +66,12 @@ class Gang:
             batches = [_batch(rows)]
             self._send(
                 0,
-                batches
-                if self.sender is None
-                else [*self.sender.process(0, batches[0]), *self.sender.watermark(0)],
+                batches if self.sender is None else [*self.sender.process(0, batches[0]), *self.sender.watermark(0)],
             )
 
     def _send(self, port: int, batches: Sequence[pa.RecordBatch]) -> None:
         for batch in batches:
-            for receiver, part in zip(
-                self.receivers, partition(batch, ("key",), self.parallelism), strict=True
-            ):
+            for receiver, part in zip(self.receivers, partition(batch, ("key",), self.parallelism), strict=True):
                 if part is not None and part.num_rows:
                     self.given += receiver.process(port, part)
 

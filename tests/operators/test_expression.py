@@ -61,9 +61,7 @@ def test_a_fused_chain_does_what_its_parts_do_in_a_row() -> None:
             schema,
             pa.schema([("key", pa.int32()), ("product", pa.float64())]),
         ),
-        filtered(
-            "g", pc.field("product") < 100, pa.schema([("key", pa.int32()), ("product", pa.float64())])
-        ),
+        filtered("g", pc.field("product") < 100, pa.schema([("key", pa.int32()), ("product", pa.float64())])),
     )
     (batch,) = events.combine_chunks().to_batches()
     by_step = pa.Table.from_batches([batch])

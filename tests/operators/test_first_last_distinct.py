@@ -37,14 +37,8 @@ SQL = """count(*), first(value ORDER BY ts, value) FILTER (value IS NOT NULL),
 
 
 def expected(events: pa.Table, window: Window) -> list[tuple[object, ...]]:
-    placed = [
-        (row, start)
-        for row in range(events.num_rows)
-        for start in starts_of(events["ts"][row].as_py(), window)
-    ]
-    table = events.take([row for row, _ in placed]).append_column(
-        "start", pa.array([s for _, s in placed], pa.int64())
-    )
+    placed = [(row, start) for row in range(events.num_rows) for start in starts_of(events["ts"][row].as_py(), window)]
+    table = events.take([row for row, _ in placed]).append_column("start", pa.array([s for _, s in placed], pa.int64()))
     with duckdb.connect() as connection:
         connection.register("placed", table)
         query = f"SELECT key, start, start + {window.size}, {SQL} FROM placed GROUP BY key, start"
@@ -63,9 +57,7 @@ def run(events: pa.Table, gang: Gang, rows: int, behind: int) -> pa.Table:
 @pytest.mark.parametrize("late", [False, True], ids=["partials", "raw"])
 @pytest.mark.parametrize("window", WINDOWS[:3], ids=lambda window: f"{window.kind}-{window.size}")
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_results_equal_one_batch_query(
-    window: Window, parallelism: int, late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_equal_one_batch_query(window: Window, parallelism: int, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panes, "RUNS_PER_TIER", 3)
     monkeypatch.setattr(closing, "CLOSE_ROWS", 40)
     monkeypatch.setattr(preaggregate, "BUFFER_ROWS", 150)

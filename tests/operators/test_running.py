@@ -62,9 +62,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("checkpointing", [True, False], ids=["epochs", "batches"])
 @pytest.mark.parametrize("keys", [("key",), ("name",), ("key", "name")], ids="+".join)
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
-def test_newest_results_equal_one_batch_query(
-    keys: tuple[str, ...], parallelism: int, checkpointing: bool
-) -> None:
+def test_newest_results_equal_one_batch_query(keys: tuple[str, ...], parallelism: int, checkpointing: bool) -> None:
     events = random_events(7, 3000)
     # Few different times, so that first and last have ties to break.
     events = events.set_column(0, "ts", pc.multiply(pc.divide(events.column("ts"), 800), 800))
@@ -172,9 +170,7 @@ def test_decimals_are_added_up_over_batches_and_too_many_digits_are_an_error() -
     gang = running_gang(schema, ("key",), (AggregateColumn.of("s", "sum", "v"),), 1)
 
     def feed(value: str) -> None:
-        gang.feed(
-            pa.record_batch([pa.array([1]), pa.array([1]), pa.array([Decimal(value)], kind)], schema=schema)
-        )
+        gang.feed(pa.record_batch([pa.array([1]), pa.array([1]), pa.array([Decimal(value)], kind)], schema=schema))
         gang.barrier()
 
     for value in ("1.25", "-0.75", "9" * 35):
@@ -213,9 +209,7 @@ def test_keys_of_any_type(kind: str) -> None:
     other.restore(frozen)
     other.feed(batch)
     other.barrier()
-    counts = {
-        str(row["key"]).replace("-0.0", "0.0"): (row["n"], row["keys"]) for row in other.result().to_pylist()
-    }
+    counts = {str(row["key"]).replace("-0.0", "0.0"): (row["n"], row["keys"]) for row in other.result().to_pylist()}
     wanted: dict[str, int] = {}
     for value in batch.column("key").to_pylist():
         name = str(value).replace("-0.0", "0.0")

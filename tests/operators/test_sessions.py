@@ -100,9 +100,7 @@ def test_sessions_go_on_after_a_restore(before: int, after: int) -> None:
 
 
 def rows(*times: int | None, key: int = 1) -> pa.RecordBatch:
-    return pa.record_batch(
-        {"ts": pa.array(times, pa.int64()), "key": pa.array([key] * len(times), pa.int64())}
-    )
+    return pa.record_batch({"ts": pa.array(times, pa.int64()), "key": pa.array([key] * len(times), pa.int64())})
 
 
 def counting(parallelism: int = 1, *, lateness: int = 0, late: bool = False) -> Gang:

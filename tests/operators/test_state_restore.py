@@ -47,9 +47,7 @@ def through_ipc(frozen: Frozen) -> Frozen:
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.kind)
 @pytest.mark.parametrize(("before", "after"), WAYS)
-def test_an_aggregate_goes_on_after_a_restore_as_if_nothing_had_happened(
-    window: Window, before: int, after: int
-) -> None:
+def test_an_aggregate_goes_on_after_a_restore_as_if_nothing_had_happened(window: Window, before: int, after: int) -> None:
     events = random_events(11, 3000)
 
     def gang(parallelism: int) -> AggregateGang:
@@ -70,9 +68,7 @@ def test_an_aggregate_goes_on_after_a_restore_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.kind)
 @pytest.mark.parametrize(("before", "after"), WAYS)
-def test_a_join_goes_on_after_a_restore_as_if_nothing_had_happened(
-    window: Window, before: int, after: int
-) -> None:
+def test_a_join_goes_on_after_a_restore_as_if_nothing_had_happened(window: Window, before: int, after: int) -> None:
     left, right = random_events(1, 1000), random_events(2, 1000)
     spec = join_spec(left.schema, right.schema, ("key",), window)
     whole, first, second = JoinGang(spec), JoinGang(spec, before), JoinGang(spec, after)
@@ -130,15 +126,10 @@ def test_groups_whose_old_subtask_was_ahead_do_not_give_a_window_twice(window: W
     new.watermark(20)
     together = pa.concat_tables([old.result(), new.finish()])
     reference = whole.finish()
-    if (
-        window.kind == "sliding"
-    ):  # the window that ends at 20 was given without the row at 13 where it was ahead
+    if window.kind == "sliding":  # the window that ends at 20 was given without the row at 13 where it was ahead
         late_keys = {key for key, late in enumerate(ahead) if late}
         reference = pa.Table.from_pylist(
-            [
-                {**row, "n": row["n"] - (row["window_end"] == 20 and row["key"] in late_keys)}
-                for row in reference.to_pylist()
-            ],
+            [{**row, "n": row["n"] - (row["window_end"] == 20 and row["key"] in late_keys)} for row in reference.to_pylist()],
             reference.schema,
         )
     assert sorted_rows(together) == sorted_rows(reference)
@@ -202,9 +193,7 @@ def test_a_run_that_is_ours_as_a_whole_is_not_copied() -> None:
     old.watermark(0)
     frozen = old.freeze()
     restore_into(new.receivers, frozen)
-    assert [run.uid for piece in new.freeze() for run in piece.runs] == [
-        run.uid for piece in frozen for run in piece.runs
-    ]
+    assert [run.uid for piece in new.freeze() for run in piece.runs] == [run.uid for piece in frozen for run in piece.runs]
 
 
 def test_state_is_measured_in_rows_and_bytes() -> None:
@@ -229,9 +218,7 @@ BREAKS: list[tuple[str, Callable[[Restored], Restored], type[Exception]]] = [
 
 @pytest.mark.parametrize(("broken", "error"), [b[1:] for b in BREAKS], ids=[b[0] for b in BREAKS])
 @pytest.mark.parametrize("kind", ["aggregate", "join"])
-def test_state_that_does_not_fit_is_refused(
-    kind: str, broken: Callable[[Restored], Restored], error: type[Exception]
-) -> None:
+def test_state_that_does_not_fit_is_refused(kind: str, broken: Callable[[Restored], Restored], error: type[Exception]) -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
     window = FixedWindow("tumbling", 10, 10)
     gang: AggregateGang | JoinGang

@@ -140,9 +140,7 @@ def test_rows_without_an_event_time_are_counted_as_late() -> None:
 def test_window_bounds_have_the_type_of_the_event_time() -> None:
     kind = pa.timestamp("us", "UTC")
     schema = pa.schema([("ts", kind), ("key", pa.string())])
-    gang = AggregateGang(
-        schema, ("key",), FixedWindow("tumbling", 1_000_000, 1_000_000), (AggregateColumn.of("n", "count"),)
-    )
+    gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 1_000_000, 1_000_000), (AggregateColumn.of("n", "count"),))
     gang.feed(pa.record_batch({"ts": pa.array([-1, 1_500_000], kind), "key": ["a", "a"]}))
     result = gang.finish()
     assert result.schema.field("window_start").type == kind
@@ -198,9 +196,7 @@ def one_sum(values: Sequence[object], kind: pa.DataType, function: str = "sum") 
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("v", kind)])
     gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("s", function, "v"),))  # type: ignore[arg-type]
     for value in values:
-        gang.feed(
-            pa.RecordBatch.from_arrays([pa.array([1]), pa.array([1]), pa.array([value], kind)], schema=schema)
-        )
+        gang.feed(pa.RecordBatch.from_arrays([pa.array([1]), pa.array([1]), pa.array([value], kind)], schema=schema))
         gang.watermark(0)
     return gang.finish().column("s")[0].as_py()
 
@@ -284,9 +280,7 @@ def test_partials_have_the_promised_columns() -> None:
         (("x__n",), AggregateColumn.of("x", "count"), "different names"),
     ],
 )
-def test_partials_that_cannot_be_are_refused(
-    keys: tuple[str, ...], aggregate: AggregateColumn, message: str
-) -> None:
+def test_partials_that_cannot_be_are_refused(keys: tuple[str, ...], aggregate: AggregateColumn, message: str) -> None:
     fields = [("k", pa.int64()), ("v", pa.int64()), ("s", pa.string()), ("x__n", pa.int64())]
     schema = pa.schema([*fields, ("list", pa.list_(pa.int64()))])
     with pytest.raises(InvalidUseError, match=message):

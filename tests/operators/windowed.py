@@ -44,17 +44,10 @@ class AggregateGang:
             + [pa.field(a.name, aggregate_type(a, plain_schema)) for a in self.aggregates]
         )
         self.sender = build(
-            pre_aggregate(
-                "pre", self.keys, self.window, self.aggregates, self.event_time, self.schema, self.partials
-            ),
+            pre_aggregate("pre", self.keys, self.window, self.aggregates, self.event_time, self.schema, self.partials),
         )
-        spec = window_aggregate(
-            "agg", self.keys, self.window, self.aggregates, self.event_time, self.partials, self.output
-        )
-        self.receivers = [
-            build(spec, subtask, self.parallelism)
-            for subtask in range(self.parallelism)
-        ]
+        spec = window_aggregate("agg", self.keys, self.window, self.aggregates, self.event_time, self.partials, self.output)
+        self.receivers = [build(spec, subtask, self.parallelism) for subtask in range(self.parallelism)]
 
     def feed(self, batch: pa.RecordBatch) -> None:
         self._send(self.sender.process(0, batch))
@@ -85,9 +78,7 @@ class AggregateGang:
     def _send(self, partials: Iterable[pa.RecordBatch]) -> None:
         for batch in partials:
             assert batch.schema == self.partials
-            for receiver, part in zip(
-                self.receivers, partition(batch, self.keys, self.parallelism), strict=True
-            ):
+            for receiver, part in zip(self.receivers, partition(batch, self.keys, self.parallelism), strict=True):
                 if part is not None:
                     self.given += receiver.process(0, part)
 
@@ -102,15 +93,10 @@ class JoinGang:
     given: list[pa.RecordBatch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.receivers = [
-            build(self.spec, subtask, self.parallelism)
-            for subtask in range(self.parallelism)
-        ]
+        self.receivers = [build(self.spec, subtask, self.parallelism) for subtask in range(self.parallelism)]
 
     def feed(self, port: int, batch: pa.RecordBatch) -> None:
-        for receiver, part in zip(
-            self.receivers, partition(batch, self.spec.keys, self.parallelism), strict=True
-        ):
+        for receiver, part in zip(self.receivers, partition(batch, self.spec.keys, self.parallelism), strict=True):
             if part is not None:
                 self.given += receiver.process(port, part)
 
@@ -167,8 +153,7 @@ def in_batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:
 def sorted_rows(table: pa.Table, digits: int = 6) -> list[tuple[object, ...]]:
     """The rows in an order of their own, with floats rounded."""
     plain = [
-        tuple(round(value, digits) if isinstance(value, float) else value for value in row.values())
-        for row in table.to_pylist()
+        tuple(round(value, digits) if isinstance(value, float) else value for value in row.values()) for row in table.to_pylist()
     ]
     return sorted(plain, key=lambda row: [(value is not None, str(type(value)), str(value)) for value in row])
 

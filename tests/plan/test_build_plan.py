@@ -97,9 +97,7 @@ def test_stages_are_in_topological_order_and_sources_come_first(bids: tg.Stream,
     assert [edge.id for edge in plan.edges] == list(range(len(plan.edges)))
 
 
-def test_every_edge_is_an_output_of_one_stage_and_an_input_of_another(
-    bids: tg.Stream, people: tg.Stream
-) -> None:
+def test_every_edge_is_an_output_of_one_stage_and_an_input_of_another(bids: tg.Stream, people: tg.Stream) -> None:
     plan = physical(bids.join(people, on="key", window=TEN).collect("a"), counted(bids).collect("b"))
     out = sorted(edge.id for stage in plan.stages for edge in stage.outputs)
     assert out == [edge.id for edge in plan.edges]
@@ -123,9 +121,7 @@ def test_the_result_of_a_window_has_its_end_as_event_time(bids: tg.Stream) -> No
 def test_stages_survive_cloudpickle_and_still_compute_the_same(bids: tg.Stream) -> None:
     factor = 3
     stream = (
-        bids.filter(col("kind") != 0)
-        .map_batches(lambda batch: batch.slice(0, factor))
-        .with_columns(cents=col("value") * 100)
+        bids.filter(col("kind") != 0).map_batches(lambda batch: batch.slice(0, factor)).with_columns(cents=col("value") * 100)
     )
     plan = physical(counted(stream).collect())
     copy = pickle.loads(cloudpickle.dumps(plan))

@@ -45,12 +45,7 @@ def two_sinks(bids: tg.Stream, people: tg.Stream) -> tg.Pipeline:
 
 
 def one_sink(bids: tg.Stream, people: tg.Stream) -> tg.Pipeline:
-    stream = (
-        bids.filter(col("kind") != 0)
-        .key_by("key")
-        .window(tg.sliding("1m", "10s"))
-        .aggregate(m=tg.mean("value"))
-    )
+    stream = bids.filter(col("kind") != 0).key_by("key").window(tg.sliding("1m", "10s")).aggregate(m=tg.mean("value"))
     return tg.Pipeline("one", stream.named("means").collect().named("out"))
 
 
@@ -61,8 +56,10 @@ def wide(bids: tg.Stream, people: tg.Stream) -> tg.Pipeline:
 
 def keyed(bids: tg.Stream, people: tg.Stream) -> tg.Pipeline:
     """Sessions with their late rows, running aggregates and a user's function with state."""
-    sessions = bids.key_by("key", "note").window(tg.session("30s", allowed_lateness="5s")).aggregate(
-        opening=tg.first("value"), kinds=tg.count_distinct("kind")
+    sessions = (
+        bids.key_by("key", "note")
+        .window(tg.session("30s", allowed_lateness="5s"))
+        .aggregate(opening=tg.first("value"), kinds=tg.count_distinct("kind"))
     )
     running = bids.key_by("note").aggregate(n=tg.count(), newest=tg.last("value"))
     state = pa.schema([("seen", pa.int64())])
@@ -89,9 +86,7 @@ Plan = Callable[[tg.Stream, tg.Stream], tg.Pipeline]
 
 @pytest.mark.parametrize("plan", [two_sinks, one_sink, wide, keyed], ids=lambda plan: plan.__name__)
 @pytest.mark.parametrize(("format", "ending"), [("text", "txt"), ("json", "json"), ("mermaid", "mmd")])
-def test_explain_matches_its_golden_file(
-    plan: Plan, format: str, ending: str, bids: tg.Stream, people: tg.Stream
-) -> None:
+def test_explain_matches_its_golden_file(plan: Plan, format: str, ending: str, bids: tg.Stream, people: tg.Stream) -> None:
     golden(f"{plan.__name__}.{ending}", plan(bids, people).explain(parallelism=2, format=format))
 
 
@@ -148,11 +143,7 @@ def test_ports_stay_apart_below_the_barrier_of_a_join(bids: tg.Stream, people: t
 def test_every_edge_shows_its_checkpoint_mode(
     config: tg.CheckpointConfig | None, mode: str, bids: tg.Stream, people: tg.Stream
 ) -> None:
-    edges = [
-        line
-        for line in two_sinks(bids, people).explain(checkpoint=config).splitlines()
-        if "checkpoint" in line
-    ]
+    edges = [line for line in two_sinks(bids, people).explain(checkpoint=config).splitlines() if "checkpoint" in line]
     assert len(edges) == 4
     assert all(line.endswith(mode) for line in edges)
 
@@ -165,9 +156,7 @@ def with_reason(plan: PhysicalPlan, port: int, reason: str) -> PhysicalPlan:
     return replace(plan, stages=tuple(stages))
 
 
-def test_an_edge_that_must_align_says_why_and_so_do_its_neighbours(
-    bids: tg.Stream, people: tg.Stream
-) -> None:
+def test_an_edge_that_must_align_says_why_and_so_do_its_neighbours(bids: tg.Stream, people: tg.Stream) -> None:
     pipeline = tg.Pipeline("job", bids.join(people, on="key", window=TEN).named("j").collect())
     text = explain(with_reason(pipeline.physical(2), 1, "broadcast"), ON)
     assert "[1] PhysicalExchange hash keys=[key] channels=2 checkpoint=aligned-only: broadcast" in text

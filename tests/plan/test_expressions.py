@@ -36,9 +36,7 @@ F = pc.field
         (pc.scalar(1) / (F("key") - F("key")), pa.int64(), {"key"}),
     ],
 )
-def test_type_and_columns_of_an_expression(
-    expression: pc.Expression, kind: pa.DataType, uses: set[str]
-) -> None:
+def test_type_and_columns_of_an_expression(expression: pc.Expression, kind: pa.DataType, uses: set[str]) -> None:
     assert output_type("here", expression, SCHEMA) == kind
     assert columns_used(expression, SCHEMA) == uses
 
@@ -61,9 +59,7 @@ def test_a_column_called_like_a_part_of_another_is_not_taken_for_it() -> None:
         (pc.rank(F("value")), ["here"]),
     ],
 )
-def test_an_expression_that_does_not_fit_is_refused_with_the_reason(
-    expression: pc.Expression, words: list[str]
-) -> None:
+def test_an_expression_that_does_not_fit_is_refused_with_the_reason(expression: pc.Expression, words: list[str]) -> None:
     with pytest.raises(InvalidUseError) as caught:
         output_type("here", expression, SCHEMA)
     assert all(word in str(caught.value) for word in words), str(caught.value)

@@ -32,9 +32,7 @@ def test_a_given_name_is_used_as_it_is(bids: tg.Stream) -> None:
     assert found == ["in", "per_key.partial", "per_key", "out"]
 
 
-def test_a_derived_name_does_not_change_when_another_branch_is_added(
-    bids: tg.Stream, people: tg.Stream
-) -> None:
+def test_a_derived_name_does_not_change_when_another_branch_is_added(bids: tg.Stream, people: tg.Stream) -> None:
     alone = names(counted(bids.filter(col("kind") == 1)).collect("a"))
     first = names(counted(people).collect("b"), counted(bids.filter(col("kind") == 1)).collect("a"))
     assert set(alone) - set(first) == set()

@@ -59,9 +59,7 @@ def test_a_source_reads_only_the_columns_that_someone_needs(bids: tg.Stream) -> 
 
 
 def test_an_aggregate_needs_its_keys_its_columns_and_the_event_time(bids: tg.Stream) -> None:
-    stream = (
-        bids.with_columns(cents=col("value") * 100).key_by("key").window(TEN).aggregate(s=tg.sum("cents"))
-    )
+    stream = bids.with_columns(cents=col("value") * 100).key_by("key").window(TEN).aggregate(s=tg.sum("cents"))
     assert columns_read(push_projections(logical(stream))) == [["ts", "key", "value"]]
 
 
@@ -72,10 +70,7 @@ def test_a_shared_source_reads_what_either_branch_needs(bids: tg.Stream) -> None
 
 def test_a_sink_or_a_function_of_batches_needs_every_column(bids: tg.Stream) -> None:
     assert len(columns_read(push_projections(logical(bids)))[0]) == 5
-    assert (
-        len(columns_read(push_projections(logical(bids.map_batches(lambda batch: batch).select("key"))))[0])
-        == 5
-    )
+    assert len(columns_read(push_projections(logical(bids.map_batches(lambda batch: batch).select("key"))))[0]) == 5
 
 
 def test_a_projection_that_computes_nothing_is_dropped_where_nobody_minds(bids: tg.Stream) -> None:
@@ -194,9 +189,7 @@ def test_a_node_with_one_plain_child_gets_no_barrier() -> None:
 
 def test_a_shared_child_is_rewritten_once() -> None:
     shared = tree(PhysicalNode("A"), PhysicalNode("B"))
-    root = insert_barrier_for_fan_in(
-        tree(tree(shared, kind="X"), tree(shared, kind="Y"), kind="PhysicalUnion")
-    )
+    root = insert_barrier_for_fan_in(tree(tree(shared, kind="X"), tree(shared, kind="Y"), kind="PhysicalUnion"))
     above = root.children[0].node.children
     assert above[0].node.children[0].node is above[1].node.children[0].node
 
@@ -215,23 +208,18 @@ def everything(bids: tg.Stream, people: tg.Stream) -> dict[str, tg.Stream]:
         "select": priced.select("note", double=col("value") * 2),
         "filter above": priced.filter(col("cents") > 250).select("key"),
         "aggregate": counts,
-        "stacked": counts.key_by("key")
-        .window(tg.tumbling("1m"))
-        .aggregate(windows=tg.count(), s=tg.sum("s")),
+        "stacked": counts.key_by("key").window(tg.tumbling("1m")).aggregate(windows=tg.count(), s=tg.sum("s")),
         "sliding": bids.key_by("key").window(tg.sliding("20s", "10s")).aggregate(n=tg.count("value")),
         "join": bids.join(people, on="key", window=TEN).select("key", "note_right", "window_end"),
         "self join": bids.join(bids, on="key", window=TEN).filter(col("ts") < col("ts_right")),
         "union": bids.union(priced.select("ts", "key", "value", "kind", "note")).select("key", "note"),
         "reordered union": bids.select("key", "ts").union(people.select("ts", "key")),
         "map": priced.map_batches(lambda batch: batch.slice(0, 1)).filter(col("kind") == 1).select("key"),
-        "two windows joined": counts.join(
-            people.key_by("key").window(TEN).aggregate(n=tg.count()), on="key", window=TEN
-        ).select("key", "n", "n_right", "window_start_left", "window_end_right"),
+        "two windows joined": counts.join(people.key_by("key").window(TEN).aggregate(n=tg.count()), on="key", window=TEN).select(
+            "key", "n", "n_right", "window_start_left", "window_end_right"
+        ),
         "literal": bids.select(one=1),
-        "literal above": tg.generate(rows=10)
-        .select("key", x=col("value"))
-        .filter(col("x") > -1)
-        .select(one=1),
+        "literal above": tg.generate(rows=10).select("key", x=col("value")).filter(col("x") > -1).select(one=1),
         "literal of a literal": bids.select(x=col("value") + 1).select(one=1),
     }
 
@@ -273,8 +261,10 @@ def test_late_rows_come_from_the_aggregate_itself_which_then_takes_raw_rows(bids
 
 def test_asking_for_late_rows_changes_no_result(bids: tg.Stream) -> None:
     for window in (TEN, tg.sliding("20s", "10s"), tg.session("3s")):
-        counted = bids.key_by("key").window(window).aggregate(
-            n=tg.count(), s=tg.sum("value"), a=tg.first("note"), z=tg.last("note"), d=tg.count_distinct("kind")
+        counted = (
+            bids.key_by("key")
+            .window(window)
+            .aggregate(n=tg.count(), s=tg.sum("value"), a=tg.first("note"), z=tg.last("note"), d=tg.count_distinct("kind"))
         )
         alone = run(tg.Pipeline("job", counted.collect("a").named("a")).physical(1))
         both = tg.Pipeline("job", counted.collect("a").named("a"), counted.late().collect("b").named("b"))

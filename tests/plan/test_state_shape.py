@@ -94,9 +94,7 @@ def test_an_operator_that_is_gone_is_named(bids: tg.Stream) -> None:
 
 def test_an_operator_that_came_in_its_place_is_named_too(bids: tg.Stream) -> None:
     def unnamed(kind: int) -> dict[str, Json]:
-        stream = (
-            bids.named("in").filter(col("kind") == kind).key_by("key").window(TEN).aggregate(n=tg.count())
-        )
+        stream = bids.named("in").filter(col("kind") == kind).key_by("key").window(TEN).aggregate(n=tg.count())
         return tg.Pipeline("job", stream.collect().named("out")).describe_state()
 
     found = state_difference(unnamed(1), unnamed(2))

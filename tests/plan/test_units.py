@@ -11,9 +11,7 @@ from tidegate.plan.units import duration_text, in_unit, is_event_time
 KINDS = [pa.int64(), pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("ns")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"), list(zip(KINDS, [10_000, 10, 10_000, 10**7, 10**10], strict=True))
-)
+@pytest.mark.parametrize(("kind", "value"), list(zip(KINDS, [10_000, 10, 10_000, 10**7, 10**10], strict=True)))
 def test_ten_seconds_in_every_unit_and_back(kind: pa.DataType, value: int) -> None:
     assert is_event_time(kind)
     assert in_unit("window", 10_000, kind) == value

@@ -52,9 +52,7 @@ def test_distributed_checkpoint_with_cross_node_channels() -> None:
     case.world.until(case.records)
     first = case.records()[0]["checkpoint_id"]
     channels = {
-        channel
-        for channel, message in case.world.wire
-        if isinstance(message, Barrier) and message.barrier.checkpoint_id == first
+        channel for channel, message in case.world.wire if isinstance(message, Barrier) and message.barrier.checkpoint_id == first
     }
     assert {(c.sender, c.receiver) for c in channels} == {(a, b) for a in range(3) for b in range(3) if a != b}
     case.finish()

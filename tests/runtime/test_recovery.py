@@ -399,6 +399,7 @@ def test_an_end_and_a_loss_at_the_same_time_are_an_end(first: int) -> None:
 
 def narrow(parallelism: int, credit_bytes: int) -> ThreadGang:
     """A gang whose channels have almost no credit."""
+
     def run(launch: Launch, index: int) -> str:
         return run_node(replace(launch, setup=replace(launch.setup, credit_bytes=credit_bytes)), index)
 

@@ -53,9 +53,7 @@ PLACES = ["a function", "a source's poll", "a source's open", "a sink's writer",
 
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_poison_pipeline_fails_at_the_second_error_with_the_users_traceback(
-    jobs: Jobs, where: str, parallelism: int
-) -> None:
+def test_a_poison_pipeline_fails_at_the_second_error_with_the_users_traceback(jobs: Jobs, where: str, parallelism: int) -> None:
     source, sink = GatedSource(events(600)), MemorySink()
     job = jobs.start(poisoned(where, source, sink), parallelism, restarts=POLICY)
     text = failure(job)

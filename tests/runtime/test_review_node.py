@@ -44,9 +44,7 @@ def test_a_reader_that_cannot_be_closed_leaves_nothing_else_behind(jobs: Jobs) -
 
 
 @pytest.mark.parametrize("what", ["ControlClient", "TcpTransport"])
-def test_a_node_that_cannot_open_its_lines_leaves_nothing_behind(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_node_that_cannot_open_its_lines_leaves_nothing_behind(jobs: Jobs, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     module = "tidegate.wire.control" if what == "ControlClient" else "tidegate.runtime.host"
     before = set(threading.enumerate())
     source, sink = GatedSource(events(600)), MemorySink()

@@ -29,9 +29,7 @@ def counted(out: Path, size: str = "100ms") -> tg.Pipeline:
     return tg.Pipeline("counts", counts.named("counts").write_parquet(str(out)).named("out"))
 
 
-def start(
-    pipeline: tg.Pipeline, store: Path, parallelism: int, savepoint: Path | None = None, append: bool = False
-) -> Job:
+def start(pipeline: tg.Pipeline, store: Path, parallelism: int, savepoint: Path | None = None, append: bool = False) -> Job:
     options = JobOptions(
         parallelism=parallelism,
         store=str(store),

@@ -60,9 +60,7 @@ def test_resumes_at_every_point(polls: int) -> None:
     splits=st.integers(1, 9),
     widths=st.lists(st.tuples(st.integers(1, 5), st.lists(st.integers(0, 6), min_size=5, max_size=5)), max_size=5),
 )
-def test_any_row_of_checkpoints_at_any_parallelism_reads_every_row_once(
-    splits: int, widths: list[tuple[int, list[int]]]
-) -> None:
+def test_any_row_of_checkpoints_at_any_parallelism_reads_every_row_once(splits: int, widths: list[tuple[int, list[int]]]) -> None:
     source = GatedSource(TABLE, splits=splits)
     frozen: list[Frozen] = []
     found = []

@@ -181,9 +181,7 @@ def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(jobs: Jobs, 
 
 
 @pytest.mark.parametrize("every", ["0s", "50ms"], ids=["each file by itself", "merged"])
-def test_a_sink_that_cannot_publish_for_a_while_publishes_later(
-    jobs: Jobs, tmp_path: Path, outage: Outage, every: str
-) -> None:
+def test_a_sink_that_cannot_publish_for_a_while_publishes_later(jobs: Jobs, tmp_path: Path, outage: Outage, every: str) -> None:
     source, out = GatedSource(events(), allowed=0), tmp_path / "out"
     outage.of("rename", "/out/part-", errno.EROFS)
     job = started(jobs, source, out, every)
@@ -276,9 +274,13 @@ class SmallDisk:
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     path = tmp_path / "disk"
     path.mkdir()
-    mounted = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(path)], check=False, capture_output=True
-    ).returncode == 0
+    mounted = (
+        os.geteuid() == 0
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(path)], check=False, capture_output=True
+        ).returncode
+        == 0
+    )
     if not mounted:
         pytest.skip("only root can mount a small file system to fill it")
     yield SmallDisk(path)

@@ -41,8 +41,7 @@ BATCH = pa.record_batch(
 )
 RUN = encode_run(BATCH).whole
 FLIGHTS = {
-    how: encode_inflight([event_of(BATCH), Watermark(5), event_of(BATCH)], BATCH.schema, how).whole
-    for how in (None, "lz4")
+    how: encode_inflight([event_of(BATCH), Watermark(5), event_of(BATCH)], BATCH.schema, how).whole for how in (None, "lz4")
 }
 
 

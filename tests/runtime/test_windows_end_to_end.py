@@ -194,9 +194,7 @@ def check(job: Any, sinks: dict[str, MemorySink], table: pa.Table) -> None:
 
 @pytest.mark.parametrize("interval", ["20ms", None], ids=["checkpoints", "none"])
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
-def test_results_equal_one_batch_query(
-    parallelism: int, interval: str | None, jobs: Jobs, sinks: dict[str, MemorySink]
-) -> None:
+def test_results_equal_one_batch_query(parallelism: int, interval: str | None, jobs: Jobs, sinks: dict[str, MemorySink]) -> None:
     table = events()
     job = jobs.finish(pipeline(Rows(table), sinks), parallelism, interval=interval)
     check(job, sinks, table)
@@ -204,9 +202,7 @@ def test_results_equal_one_batch_query(
 
 @pytest.mark.parametrize("unaligned", ["never", "always"])
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
-def test_results_are_the_same_after_a_restart(
-    parallelism: int, unaligned: str, jobs: Jobs, sinks: dict[str, MemorySink]
-) -> None:
+def test_results_are_the_same_after_a_restart(parallelism: int, unaligned: str, jobs: Jobs, sinks: dict[str, MemorySink]) -> None:
     table = events()
     source = Rows(table)
     source.gate = 1_500

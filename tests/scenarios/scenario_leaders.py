@@ -339,9 +339,7 @@ class Leaders:
     def start(self, name: str, choice: str) -> None:
         """The driver's part: decide with the log and the store, then tell the leader."""
         wanted: Any = {"the latest": "latest", "nothing": "none"}.get(choice) or int(choice.split()[1])
-        decision = resolve(
-            self.reigns[name].machine.log, self.shape, self._fault, wanted, can_hide=self.can_hide
-        )
+        decision = resolve(self.reigns[name].machine.log, self.shape, self._fault, wanted, can_hide=self.can_hide)
         match decision:
             case StartFresh():
                 epoch = None

@@ -181,15 +181,11 @@ def test_a_file_is_submitted_and_its_result_is_exact(
     TUMBLING.check(data, tmp_path / "out")
 
 
-def test_the_command_runs_a_file_on_the_cluster(
-    cluster: str, defaults: dict[str, str], data: Data, tmp_path: Path
-) -> None:
+def test_the_command_runs_a_file_on_the_cluster(cluster: str, defaults: dict[str, str], data: Data, tmp_path: Path) -> None:
     options = ["--master", cluster, "--store", tmp_path / "store", "--interval", "200ms", "--json"]
     options += ["--bind", "0.0.0.0", "--allow-plaintext"]
     command = [sys.executable, "-m", "tidegate.cli.main", "run", pipeline_file(data, tmp_path), *options]
-    answer = subprocess.run(
-        command, env=defaults, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path
-    )
+    answer = subprocess.run(command, env=defaults, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr[-4000:]
     report = json.loads(answer.stdout.splitlines()[-1])
     assert (report["status"], report["rows_in"], report["restarts"]) == ("FINISHED", BIDS, 0)
@@ -218,9 +214,7 @@ def test_executors_that_lack_a_dependency_are_named_with_what_they_lack(
     assert not (tmp_path / "store").exists()
 
 
-def test_nodes_that_can_not_reach_the_driver_end_the_job_within_seconds(
-    spark: SparkSession, data: Data, tmp_path: Path
-) -> None:
+def test_nodes_that_can_not_reach_the_driver_end_the_job_within_seconds(spark: SparkSession, data: Data, tmp_path: Path) -> None:
     began = time.monotonic()
     plan = TUMBLING.pipeline(data, tmp_path / "out").physical(2)
     options = JobOptions(2, checkpoint=OFTEN, store=str(tmp_path / "store"), advertise="127.0.0.2")
@@ -231,9 +225,7 @@ def test_nodes_that_can_not_reach_the_driver_end_the_job_within_seconds(
     assert time.monotonic() - began < 30
 
 
-def test_an_executor_is_killed_and_the_result_is_exact(
-    spark: SparkSession, start: Start, data: Data, tmp_path: Path
-) -> None:
+def test_an_executor_is_killed_and_the_result_is_exact(spark: SparkSession, start: Start, data: Data, tmp_path: Path) -> None:
     job = start(TUMBLING.pipeline(data, tmp_path / "out", seconds=8, parallelism=3), parallelism=3)
     wait_for_checkpoints(job, 3, PATIENCE_S)
     before = wait_for_nodes(job, timeout_s=PATIENCE_S)

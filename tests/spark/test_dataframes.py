@@ -182,9 +182,7 @@ def test_checkpoints_and_state_are_dataframes_without_registration(spark: SparkS
     store = tmp_path / "store"
     rows = tg.generate(rows_per_second=20_000, keys=50, splits=2)
     sums = rows.key_by("key").window(tg.tumbling("1h")).aggregate(n=tg.count(), total=tg.sum("value")).named("per_key")
-    job = tg.Pipeline("live", sums.write_parquet(tmp_path / "out")).start(
-        spark, parallelism=2, store=store, checkpoint=OFTEN
-    )
+    job = tg.Pipeline("live", sums.write_parquet(tmp_path / "out")).start(spark, parallelism=2, store=store, checkpoint=OFTEN)
     until(lambda: job.metrics()["rows_in"] > 5_000, job)
     epoch = job.checkpoint()
     job.stop()
@@ -208,9 +206,7 @@ def test_checkpoints_and_state_are_dataframes_without_registration(spark: SparkS
         read(operator="per_key", epcoh="1")
 
 
-def test_collected_rows_are_a_dataframe_and_an_output_without_rows_has_its_columns(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_collected_rows_are_a_dataframe_and_an_output_without_rows_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:
     rows = tg.generate(rows=100, keys=5)
     empty = rows.filter(tg.col("key") < 0).write_parquet(tmp_path / "out")
     assert empty.to_dataframe(spark).columns == ["ts", "key", "value", "kind"], "before anything ran"

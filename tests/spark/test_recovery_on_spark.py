@@ -163,9 +163,7 @@ def test_a_finished_job_started_again_is_finished(start: Start, data: Data, tmp_
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_two_sinks_show_the_same_epochs_after_recovery(
-    start: Start, data: Data, tmp_path: Path, seed: int
-) -> None:
+def test_two_sinks_show_the_same_epochs_after_recovery(start: Start, data: Data, tmp_path: Path, seed: int) -> None:
     """Workers are killed while a checkpoint is on its way. Afterwards both sinks have it, or none has."""
     dice = random.Random(seed)
     pipeline = TWO_COPIES.pipeline(data, tmp_path / "out", seconds=20, parallelism=2)
@@ -198,9 +196,7 @@ def _checkpoint_in_background(job: Job) -> threading.Thread:
 
 def _check_same_epochs(out: Path, when: str) -> None:
     """The second sink has the rows of kind 1 of the first, so its rows and checkpoints follow from the first's."""
-    shown = [
-        {file.name.split("-")[1] for file in (out / name).glob("part-*.parquet")} for name in ("0", "1")
-    ]
+    shown = [{file.name.split("-")[1] for file in (out / name).glob("part-*.parquet")} for name in ("0", "1")]
     assert shown[0] == shown[1] != set(), when
     every, some = read_output(out / "0"), read_output(out / "1")
     wanted = every.filter(pc.equal(every["kind"], 1))

@@ -54,5 +54,3 @@ def test_a_function_that_holds_the_interpreter_is_named(start: Start, data: Data
     cause = job._leader.cause or ""
     assert "stands still" in cause and "map_batches 'holder' for" in cause, cause
     job.stop()
-
-

@@ -143,9 +143,7 @@ def test_groups_are_even(kind: str) -> None:
     assert counts.min() > 800 and counts.max() < 1200  # 1000 each, six standard deviations are 190
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.month_day_nano_interval()]
-)
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.month_day_nano_interval()])
 def test_a_key_that_is_no_plain_value_is_refused_by_name(kind: pa.DataType) -> None:
     with pytest.raises(InvalidUseError, match="column=k"):
         hashed([None, None], kind)
@@ -179,9 +177,7 @@ keys = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(keys, st.one_of(st.none(), st.text(max_size=20)))), st.integers(1, 12))
-def test_partition_is_a_permutation_that_keeps_order(
-    pairs: list[tuple[object, object]], parallelism: int
-) -> None:
+def test_partition_is_a_permutation_that_keeps_order(pairs: list[tuple[object, object]], parallelism: int) -> None:
     batch = pa.record_batch(
         {
             "a": pa.array([a for a, _ in pairs], pa.int64()),
@@ -214,7 +210,5 @@ def test_no_key_column_means_one_group() -> None:
 
 def test_dates_and_times_hash_by_their_number() -> None:
     when = datetime(2024, 5, 6, 7, 8, 9)
-    assert hashed([when], pa.timestamp("us")) == hashed(
-        [pa.scalar(when).cast(pa.int64()).as_py()], pa.int64()
-    )
+    assert hashed([when], pa.timestamp("us")) == hashed([pa.scalar(when).cast(pa.int64()).as_py()], pa.int64())
     assert hashed([date(1970, 1, 3)], pa.date32()) == hashed([2], pa.int64())

@@ -184,9 +184,7 @@ def direct_writes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
-def test_only_large_objects_that_are_synced_go_around_the_cache(
-    direct_files: Path, direct_writes: list[bool]
-) -> None:
+def test_only_large_objects_that_are_synced_go_around_the_cache(direct_files: Path, direct_writes: list[bool]) -> None:
     large = bytes(AROUND_CACHE_MIN)
     DurableFileStore(direct_files).put("small", large[1:])
     DurableFileStore(direct_files, durable=False).put("not synced", large)

@@ -23,9 +23,7 @@ def test_a_path_object_will_do(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path), DurableFileStore)
 
 
-def test_a_settled_place_does_not_depend_on_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_settled_place_does_not_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
         absolute_url("a/../b")
@@ -45,9 +43,7 @@ def test_memory_is_shared_by_name_and_fresh_without_one() -> None:
     assert list(open_store("memory://").list("")) == []
 
 
-@pytest.mark.parametrize(
-    "url", ["", "/", "ftp://host/x", "://x", "file://host/x", "s3://", "http://host/x", "az://", "a\0b"]
-)
+@pytest.mark.parametrize("url", ["", "/", "ftp://host/x", "://x", "file://host/x", "s3://", "http://host/x", "az://", "a\0b"])
 def test_a_url_that_is_no_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidUseError):
         open_store(url)
@@ -69,17 +65,13 @@ def test_a_read_only_place_cannot_be_used() -> None:
         check_writable(open_store("/proc/tidegate"))
 
 
-@pytest.mark.parametrize(
-    "path", ["/proc/store", "/proc/self/store", "/sys/store", "/dev/null", "/dev/store", "/proc"]
-)
+@pytest.mark.parametrize("path", ["/proc/store", "/proc/self/store", "/sys/store", "/dev/null", "/dev/store", "/proc"])
 def test_a_directory_of_the_kernel_is_refused_in_one_clear_sentence(path: str) -> None:
     with pytest.raises(InvalidUseError, match=f"not files on a disk, choose another directory path={path}$"):
         open_store(path)
 
 
-def test_shared_memory_and_what_a_link_leads_to_are_directories_like_others(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_shared_memory_and_what_a_link_leads_to_are_directories_like_others(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     open_store("/dev/shm/store")
     store = open_store("/proc/self/cwd/store")

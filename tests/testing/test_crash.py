@@ -79,9 +79,7 @@ def test_random_kills_stop_when_the_job_has_ended(victim: subprocess.Popen[bytes
     assert [kill.pid for kill in kills] == [victim.pid]
 
 
-@pytest.mark.parametrize(
-    ("host", "node", "words"), [("elsewhere.example", 0, "another machine"), (None, 7, "no such node")]
-)
+@pytest.mark.parametrize(("host", "node", "words"), [("elsewhere.example", 0, "another machine"), (None, 7, "no such node")])
 def test_what_is_not_a_node_on_this_machine_is_not_killed(
     victim: subprocess.Popen[bytes], host: str | None, node: int, words: str
 ) -> None:

@@ -227,9 +227,7 @@ class Scene:
     def start(self, parallelism: int = 2, **changes: Any) -> Job:
         settings = {"interval": "1h", "alignment_timeout": f"{TIMEOUT_MS}ms", "timeout": "60s"}
         checkpoint = tg.CheckpointConfig(**{**settings, **self.options, **changes})
-        options = JobOptions(
-            parallelism=parallelism, checkpoint=checkpoint, store=str(self.store), restarts=NO_RESTARTS
-        )
+        options = JobOptions(parallelism=parallelism, checkpoint=checkpoint, store=str(self.store), restarts=NO_RESTARTS)
         job = Job(launch_job(self.pipeline.physical(parallelism), ThreadGang(parallelism), options))
         LIVE.append((self, job))
         return job
@@ -348,11 +346,7 @@ def pairs(left: Sequence[Row], right: Sequence[Row]) -> list[tuple[int, int]]:
     by_place: dict[tuple[int, int], list[int]] = {}
     for row in right:
         by_place.setdefault((row["key"], row["ts"] // WINDOW_MS), []).append(row["value"])
-    return sorted(
-        (row["value"], other)
-        for row in left
-        for other in by_place.get((row["key"], row["ts"] // WINDOW_MS), [])
-    )
+    return sorted((row["value"], other) for row in left for other in by_place.get((row["key"], row["ts"] // WINDOW_MS), []))
 
 
 def found_pairs(table: pa.Table) -> list[tuple[int, int]]:

@@ -112,9 +112,7 @@ def cut(scene: Scene, job: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("moves", [True, False], ids=["a watermark closes it", "the end closes it"])
 @pytest.mark.parametrize("after", [2, 1, 3])
-def test_a_window_that_is_being_given_is_restored_from_its_cut(
-    shape: str, moves: bool, after: int, tmp_path: Path
-) -> None:
+def test_a_window_that_is_being_given_is_restored_from_its_cut(shape: str, moves: bool, after: int, tmp_path: Path) -> None:
     scene = scene_of(shape, tmp_path / "stored", moves=moves)
     with scene.running() as job:
         scene.paused_everywhere(job)

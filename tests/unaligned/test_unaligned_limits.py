@@ -100,9 +100,7 @@ def test_auto_without_pressure_stays_aligned(tmp_path: Path) -> None:
     assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())
 
 
-def test_a_job_whose_checkpoints_all_go_unaligned_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_whose_checkpoints_all_go_unaligned_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scene = gate_before_aggregation(tmp_path)
     with caplog.at_level(logging.WARNING, "tidegate"), scene.running(alignment_timeout="20ms") as job:
         scene.paused_everywhere(job)

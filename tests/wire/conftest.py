@@ -111,9 +111,7 @@ def tls_contexts(tmp_path_factory: pytest.TempPathFactory) -> TlsContexts:
     )
     certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     key.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key)

@@ -372,9 +372,7 @@ def test_a_whole_life_prints_nothing() -> None:
         "while threading.active_count() > 1 and time.monotonic() < deadline: time.sleep(0.01)\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, timeout=60, env=dict(os.environ)
-    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, timeout=60, env=dict(os.environ))
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
@@ -489,6 +487,8 @@ def test_a_server_whose_watch_dies_says_so(coordinator: Log, monkeypatch: pytest
     finally:
         server._connections = set()
         server.close()
+
+
 # -- attackers -----------------------------------------------------------------------------------------------------
 
 METHOD_PATH = f"/{SERVICE}/{METHOD}"

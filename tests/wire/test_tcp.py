@@ -254,8 +254,7 @@ def test_half_a_frame_and_then_nothing_is_a_break(node, mailboxes, dial, batch: 
 
 
 @pytest.mark.parametrize(
-    "words", [b"", b"GET / HTTP/1.1\r\n\r\n", header(FrameType.EVENT, 1 << 28), pack_frame(FrameType.HELLO,
-    b"hi")]
+    "words", [b"", b"GET / HTTP/1.1\r\n\r\n", header(FrameType.EVENT, 1 << 28), pack_frame(FrameType.HELLO, b"hi")]
 )
 def test_a_stranger_gets_nothing_and_is_forgotten(node, mailboxes, dial, batch, words: bytes) -> None:
     sent, got = mailboxes

@@ -17,9 +17,7 @@ from tidegate.state.partial import partial_schema
 def need_expression(where: str, given: object) -> pc.Expression:
     """The pyarrow expression that was given."""
     if not isinstance(given, pc.Expression):
-        raise InvalidUseError(
-            f"{where} takes an expression such as col('x') > 1, not {type(given).__name__} given={given!r}"
-        )
+        raise InvalidUseError(f"{where} takes an expression such as col('x') > 1, not {type(given).__name__} given={given!r}")
     return given
 
 
@@ -40,13 +38,9 @@ def key_names(where: str, names: Sequence[str]) -> tuple[str, ...]:
 
 def check_same_key(key: str, left: pa.Schema, right: pa.Schema) -> None:
     """Refuse a key that is missing on a side, or of different types."""
-    ours, theirs = (
-        key_field(f"join, {side} side", key, schema) for side, schema in (("left", left), ("right", right))
-    )
+    ours, theirs = (key_field(f"join, {side} side", key, schema) for side, schema in (("left", left), ("right", right)))
     if ours.type != theirs.type:
-        raise InvalidUseError(
-            f"join: the key {key!r} has different types, cast one left={ours.type} right={theirs.type}"
-        )
+        raise InvalidUseError(f"join: the key {key!r} has different types, cast one left={ours.type} right={theirs.type}")
 
 
 def unlike(ours: dict[str, pa.DataType], theirs: dict[str, pa.DataType]) -> str:
@@ -87,9 +81,7 @@ def aggregate_columns(aggregates: dict[str, AggregateCall], schema: pa.Schema) -
 def aggregate_column(name: str, call: object, schema: pa.Schema) -> AggregateColumn:
     """One result, checked."""
     if not isinstance(call, AggregateCall):
-        raise InvalidUseError(
-            f"aggregate: {name} is no aggregate, write for example {name}=count() given={call!r}"
-        )
+        raise InvalidUseError(f"aggregate: {name} is no aggregate, write for example {name}=count() given={call!r}")
     column = AggregateColumn(name, call.function, call.column)
     aggregate_type(column, schema)
     partial_schema((), (column,), schema)

@@ -33,6 +33,4 @@ def from_dataframe(
         raise InvalidUseError(f"from_dataframe: name is a word name={name!r}")
     feeder = FrameFeeder(frame, trigger)
     kind = DataFrameStreamSource if feeder.streaming else DataFrameSource
-    return from_source(
-        kind(feeder, feeder.schema(), event_time=event_time, out_of_orderness=out_of_orderness, name=name)
-    )
+    return from_source(kind(feeder, feeder.schema(), event_time=event_time, out_of_orderness=out_of_orderness, name=name))

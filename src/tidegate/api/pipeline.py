@@ -62,9 +62,7 @@ class Pipeline:
         """Every operator that leaves something in a checkpoint, by name, with what its state is made of."""
         return describe_state(self._physical)
 
-    def explain(
-        self, parallelism: int = 2, checkpoint: CheckpointConfig | None = None, format: str = "text"
-    ) -> str:
+    def explain(self, parallelism: int = 2, checkpoint: CheckpointConfig | None = None, format: str = "text") -> str:
         """The physical plan as ``text``, ``json`` or ``mermaid``.
 
         Without ``checkpoint`` edges show the default modes.
@@ -132,13 +130,9 @@ def _check_outputs(outputs: tuple[object, ...]) -> None:
         raise InvalidUseError("a pipeline needs at least one output, for example stream.write_parquet('out')")
     for output in outputs:
         if isinstance(output, Stream):
-            raise InvalidUseError(
-                f"a stream needs a sink, for example write_parquet('out') stream={output!r}"
-            )
+            raise InvalidUseError(f"a stream needs a sink, for example write_parquet('out') stream={output!r}")
         if not isinstance(output, Output):
-            raise InvalidUseError(
-                f"a pipeline is made of outputs such as stream.write_parquet('out') given={output!r}"
-            )
+            raise InvalidUseError(f"a pipeline is made of outputs such as stream.write_parquet('out') given={output!r}")
     if len({output.node for output in outputs if isinstance(output, Output)}) < len(outputs):
         raise InvalidUseError("an output was given twice, give each once")
 

@@ -53,9 +53,7 @@ def generate(rows: int | None = None, rows_per_second: float | None = None, **op
     """Made-up rows, the same ones every time: as many as ``rows`` or without end, at full speed or paced."""
     from tidegate.connectors.generate import GenerateSource
 
-    return from_source(
-        checked_call(generate, GenerateSource, rows=rows, rows_per_second=rows_per_second, **options)
-    )
+    return from_source(checked_call(generate, GenerateSource, rows=rows, rows_per_second=rows_per_second, **options))
 
 
 def from_source(source: Source) -> Stream:

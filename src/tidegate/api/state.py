@@ -9,9 +9,7 @@ import pyarrow as pa
 from tidegate.errors import InvalidUseError
 
 
-def read_state(
-    store: str | os.PathLike[str], operator: str, epoch: int | None = None, job: str | None = None
-) -> pa.Table:
+def read_state(store: str | os.PathLike[str], operator: str, epoch: int | None = None, job: str | None = None) -> pa.Table:
     """The state of an operator in a checkpoint: window, keys, and what was aggregated or kept for them.
 
     Without ``epoch`` it is the checkpoint that the next start would begin from; ``job`` is needed when several

@@ -50,7 +50,6 @@ from tidegate.planner.names import check_name
 col = pc.field
 
 
-
 class Stream:
     """Rows that are still to come.
 
@@ -96,9 +95,7 @@ class Stream:
         Leaving out the event time means no windows afterwards.
         """
         chosen = [self._plain_column(each) for each in columns]
-        chosen += [
-            column("select", name, need_value("select", each), self.schema) for name, each in named.items()
-        ]
+        chosen += [column("select", name, need_value("select", each), self.schema) for name, each in named.items()]
         if not chosen:
             raise InvalidUseError(f"select needs at least one column columns={', '.join(self.schema.names)}")
         return self._project("select", chosen)
@@ -106,9 +103,7 @@ class Stream:
     def with_columns(self, **named: object) -> Stream:
         """All columns and these: one of the same name is replaced, others come behind."""
         if self.event_time in named:
-            raise InvalidUseError(
-                f"the event-time column can't be replaced, choose another name column={self.event_time!r}"
-            )
+            raise InvalidUseError(f"the event-time column can't be replaced, choose another name column={self.event_time!r}")
         where = "with_columns"
         values = {name: need_value(where, each) for name, each in named.items()}
         new = {name: column(where, name, each, self.schema) for name, each in values.items()}
@@ -242,9 +237,7 @@ class Stream:
             name = next((name for name in self.schema.names if given.equals(pc.field(name))), None)
             if name is None:
                 column("select", "", given, self.schema)
-                raise InvalidUseError(
-                    f"select: a computed column needs a name, write select(name=...) expression={given}"
-                )
+                raise InvalidUseError(f"select: a computed column needs a name, write select(name=...) expression={given}")
             given = name
         return passed_on(need_column("select", given, self.schema))
 
@@ -259,12 +252,8 @@ class Stream:
         if ours != theirs:
             raise InvalidUseError(f"union: {unlike(ours, theirs)}")
         if self.event_time != other.event_time:
-            raise InvalidUseError(
-                f"union needs the same event-time column columns={self.event_time}, {other.event_time}"
-            )
-        return (
-            other._node if other.schema.names == self.schema.names else other.select(*self.schema.names)._node
-        )
+            raise InvalidUseError(f"union needs the same event-time column columns={self.event_time}, {other.event_time}")
+        return other._node if other.schema.names == self.schema.names else other.select(*self.schema.names)._node
 
     def _window(self, where: str, window: object, other: Stream | None = None) -> Window:
         """A window in this stream's unit; the other side of a join must have the same."""
@@ -272,9 +261,7 @@ class Stream:
             raise InvalidUseError(f"{where}: a window is written like tumbling('10s') window={window!r}")
         kinds = [_time_type(where, each) for each in (self, other) if each is not None]
         if any(kind != kinds[0] for kind in kinds):
-            raise InvalidUseError(
-                f"{where}: both sides need the same type of event time types={kinds[0]}, {kinds[1]}"
-            )
+            raise InvalidUseError(f"{where}: both sides need the same type of event time types={kinds[0]}, {kinds[1]}")
         return window.over(where, kinds[0])
 
 
@@ -347,9 +334,7 @@ class WindowedStream:
     def late(self) -> Stream:
         """The late rows of this stream's aggregate, which must exist by now, and be the only one."""
         if len(self._given) != 1:
-            raise InvalidUseError(
-                "late() belongs to one aggregate: write result = windowed.aggregate(...), then result.late()"
-            )
+            raise InvalidUseError("late() belongs to one aggregate: write result = windowed.aggregate(...), then result.late()")
         return self._given[0].late()
 
     def aggregate(self, **aggregates: AggregateCall) -> Stream:

@@ -57,13 +57,10 @@ def sliding(size: Duration, slide: Duration, *, allowed_lateness: Duration = 0) 
     size_ms = parse_duration_ms(size, name="size", minimum_ms=1)
     slide_ms = parse_duration_ms(slide, name="slide", minimum_ms=1)
     if slide_ms > size_ms:
-        raise InvalidUseError(
-            f"a slide longer than the window would leave rows out size={size!r} slide={slide!r}"
-        )
+        raise InvalidUseError(f"a slide longer than the window would leave rows out size={size!r} slide={slide!r}")
     if size_ms > slide_ms * WINDOWS_PER_ROW_MAX:
         raise InvalidUseError(
-            f"a row would be in more than {WINDOWS_PER_ROW_MAX} windows, take a longer slide "
-            f"size={size!r} slide={slide!r}"
+            f"a row would be in more than {WINDOWS_PER_ROW_MAX} windows, take a longer slide size={size!r} slide={slide!r}"
         )
     return FixedTimeWindow("sliding", size_ms, slide_ms, _lateness(allowed_lateness))
 

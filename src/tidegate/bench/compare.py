@@ -18,10 +18,7 @@ _AGGREGATE = """
 # Equal rows have equal hashes; the sum sees a row that comes twice, which a set would not.
 _BAG = "SELECT count(*), coalesce(sum(hash({columns})::HUGEINT), 0) FROM read_parquet('{path}')"
 _COLUMNS = {
-    "join": (
-        "key::BIGINT, window_start::BIGINT, window_end::BIGINT, ts::BIGINT, value, "
-        "ts_right::BIGINT, value_right"
-    ),
+    "join": ("key::BIGINT, window_start::BIGINT, window_end::BIGINT, ts::BIGINT, value, ts_right::BIGINT, value_right"),
     "stateless": "ts::BIGINT, key::BIGINT, value, kind::TINYINT, cents",
 }
 
@@ -60,10 +57,7 @@ def _aggregates(result: Path, expected: Path, threads: int) -> Comparison:
 
 def _bags(columns: str, result: Path, expected: Path, threads: int) -> Comparison:
     with connect(threads) as connection:
-        bags = [
-            connection.execute(_BAG.format(columns=columns, path=_files(folder))).fetchone()
-            for folder in (result, expected)
-        ]
+        bags = [connection.execute(_BAG.format(columns=columns, path=_files(folder))).fetchone() for folder in (result, expected)]
     return Comparison(bags[0] == bags[1], bags[0][0], bags[1][0])
 
 

@@ -45,9 +45,7 @@ def run(shape: Shape, place: Place, rows: int, threads: int) -> Measured:
     target = place.output / "result.parquet"
     with connect(threads) as connection:
         started = time.perf_counter()
-        (written,) = connection.execute(
-            f"COPY ({question}) TO '{quoted(target)}' (FORMAT parquet)"
-        ).fetchone()
+        (written,) = connection.execute(f"COPY ({question}) TO '{quoted(target)}' (FORMAT parquet)").fetchone()
         return Measured(rows, time.perf_counter() - started, int(written))
 
 

@@ -148,9 +148,7 @@ def _report(node: int, number: int) -> PrepareAck:
             )
             for task, end in ends.items()
         ),
-        operators=(
-            OperatorSnapshotEntry("window", node, {}, tuple(RunEntry(path, 0, 10, 1, 1) for path in paths)),
-        ),
+        operators=(OperatorSnapshotEntry("window", node, {}, tuple(RunEntry(path, 0, 10, 1, 1) for path in paths)),),
         sources=(SourceOffsetEntry("read", node, {"offset": number}),),
         sinks=("out",),
         committables=(CommittableEntry("out", node, 0, number, {"file": f"{number}-{node}"}),),
@@ -311,9 +309,7 @@ def barrier_injection(place: Path, samples: int) -> Reading:
         job.stop()
         shutil.rmtree(place, ignore_errors=True)
     what = "checkpoint() until the sources of 3 idle nodes emitted the barrier"
-    return Reading(
-        name="bench_barrier_injection_3_nodes", values=tuple(values), unit="ms", target=50, what=what
-    )
+    return Reading(name="bench_barrier_injection_3_nodes", values=tuple(values), unit="ms", target=50, what=what)
 
 
 def distributed_checkpoint(place: Path, jobs: int, state_bytes: int) -> Reading:

@@ -62,9 +62,7 @@ class Settings:
         ):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InvalidUseError(
-                    f"--{name.replace('_', '-')} is at least {least} {name}={value}"
-                )
+                raise InvalidUseError(f"--{name.replace('_', '-')} is at least {least} {name}={value}")
         if self.seconds < 0:
             raise InvalidUseError(f"--seconds is at least 0 seconds={self.seconds}")
         workloads(self.rows, self.workloads)
@@ -104,9 +102,7 @@ class Bench:
                 comparisons.append(self._round(workload, folders, scratch, runs))
         return _result(workload, {name: kept for name, kept in runs.items() if kept}, comparisons)
 
-    def _round(
-        self, workload: Workload, folders: tuple[Path, ...], scratch: Path, runs: dict[str, list[Measured]]
-    ) -> Comparison:
+    def _round(self, workload: Workload, folders: tuple[Path, ...], scratch: Path, runs: dict[str, list[Measured]]) -> Comparison:
         threads = self.settings.parallelism
         ours = Place(folders, scratch / "tidegate", scratch / "store")
         runs["tidegate"].append(self._tidegate(workload, ours, INTERVAL))
@@ -126,8 +122,7 @@ class Bench:
         share = -(-asked // len(folders))
         chosen = [first_files(folder, share) for folder in folders]
         inputs = tuple(
-            structured_streaming.link_files(files, scratch / f"input-{number}")
-            for number, (files, _) in enumerate(chosen)
+            structured_streaming.link_files(files, scratch / f"input-{number}") for number, (files, _) in enumerate(chosen)
         )
         place = Place(inputs, scratch / "streaming", scratch / "streaming-checkpoint")
         rows = sum(found for _, found in chosen)
@@ -161,9 +156,7 @@ class Bench:
             times = max(times + 1, int(times * self.settings.seconds / seconds * 1.1) + 1)
         return times
 
-    def _steady(
-        self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None
-    ) -> Measured:
+    def _steady(self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None) -> Measured:
         with fresh_folder(self.work) as scratch:
             place = Place(folder, scratch / "output", scratch / "store")
             asked = tidegate_side.steady(place, "steady", times, _span_ms(workload))
@@ -181,9 +174,7 @@ class Bench:
         with fresh_folder(self.work) as scratch:
             place = Place(folder, scratch / "output", scratch / "store")
             asked = tidegate_side.steady(place, "switching", times, _span_ms(workload))
-            measured = tidegate_side.switched(
-                self.spark, asked, place, self.settings.parallelism, self.settings.switches
-            )
+            measured = tidegate_side.switched(self.spark, asked, place, self.settings.parallelism, self.settings.switches)
         return {"workload": workload.name, "interval": INTERVAL, **measured}
 
     # -- around it -----------------------------------------------------------------------------------------
@@ -233,14 +224,10 @@ def _check_complete(place: Place, times: int) -> None:
     asked = tidegate_side.rows_asked(place.inputs[0]) * times
     counted = tidegate_side.rows_counted(place.output)
     if counted != asked:
-        raise JobFailedError(
-            f"the run's counts add up to {counted:,} rows, not to the {asked:,} that it was given"
-        )
+        raise JobFailedError(f"the run's counts add up to {counted:,} rows, not to the {asked:,} that it was given")
 
 
-def _result(
-    workload: Workload, runs: dict[str, list[Measured]], comparisons: list[Comparison]
-) -> dict[str, Any]:
+def _result(workload: Workload, runs: dict[str, list[Measured]], comparisons: list[Comparison]) -> dict[str, Any]:
     engines = {name: engine_result(kept) for name, kept in runs.items()}
     ours = engines["tidegate"]["rows_per_second"]["median"]
     return {
@@ -251,9 +238,7 @@ def _result(
         "equal": all(comparison.equal for comparison in comparisons),
         "comparison": str(next((c for c in comparisons if not c.equal), comparisons[0])),
         "times_faster_than": {
-            name: ours / engine["rows_per_second"]["median"]
-            for name, engine in engines.items()
-            if name != "tidegate"
+            name: ours / engine["rows_per_second"]["median"] for name, engine in engines.items() if name != "tidegate"
         },
     }
 
@@ -270,9 +255,7 @@ def engine_result(runs: list[Measured]) -> dict[str, Any]:
     }
 
 
-def _overhead(
-    workload: Workload, times: int, pairs: list[tuple[Measured, Measured]], seconds: float
-) -> dict[str, Any]:
+def _overhead(workload: Workload, times: int, pairs: list[tuple[Measured, Measured]], seconds: float) -> dict[str, Any]:
     """What checkpoints cost: one minus the speed with them over the speed without, pair by pair."""
     costs = [1.0 - on.rows_per_second / off.rows_per_second for on, off in pairs]
     return {

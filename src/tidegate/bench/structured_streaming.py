@@ -29,9 +29,7 @@ _STATELESS = "SELECT ts, key, value, kind, value * 100 AS cents FROM bench_0 WHE
 
 QUESTIONS: dict[Shape, str] = {"aggregate": _AGGREGATE, "join": _JOIN, "stateless": _STATELESS}
 SETTINGS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
+    "spark.sql.streaming.stateStore.providerClass": ("org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 
@@ -59,15 +57,11 @@ def run(spark: Session, shape: Shape, place: Place, rows: int, partitions: int) 
 
 def _events(spark: Session, folder: Path, shape: Shape) -> Any:
     stream = (
-        spark.readStream.schema("ts LONG, key LONG, value DOUBLE, kind BYTE")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(folder))
+        spark.readStream.schema("ts LONG, key LONG, value DOUBLE, kind BYTE").option("maxFilesPerTrigger", 1).parquet(str(folder))
     )
     if shape == "stateless":
         return stream
-    return stream.selectExpr("*", "timestamp_millis(ts) AS time").withWatermark(
-        "time", f"{OUT_OF_ORDERNESS_MS} milliseconds"
-    )
+    return stream.selectExpr("*", "timestamp_millis(ts) AS time").withWatermark("time", f"{OUT_OF_ORDERNESS_MS} milliseconds")
 
 
 def link_files(files: Sequence[Path], folder: Path, copy: Callable[[Path, Path], object] = os.link) -> Path:

@@ -24,10 +24,7 @@ NEVER = "24h"
 
 def pipeline(shape: Shape, place: Place, name: str) -> tg.Pipeline:
     """The workload on tidegate."""
-    streams = [
-        tg.read_parquet(folder, event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS)
-        for folder in place.inputs
-    ]
+    streams = [tg.read_parquet(folder, event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS) for folder in place.inputs]
     match shape:
         case "aggregate":
             asked = per_key(streams[0])
@@ -52,14 +49,10 @@ def per_key(stream: tg.Stream) -> tg.Stream:
 def steady(place: Place, name: str, times: int, span_ms: int) -> tg.Pipeline:
     """The aggregate over its files read several times, for runs that last."""
     files = ParquetSource(place.inputs[0], event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS)
-    return tg.Pipeline(
-        name, per_key(tg.from_source(ReplaySource(files, times, span_ms))).write_parquet(place.output)
-    )
+    return tg.Pipeline(name, per_key(tg.from_source(ReplaySource(files, times, span_ms))).write_parquet(place.output))
 
 
-def run(
-    spark: Session, asked: tg.Pipeline, place: Place, rows: int, parallelism: int, interval: str | None
-) -> Measured:
+def run(spark: Session, asked: tg.Pipeline, place: Place, rows: int, parallelism: int, interval: str | None) -> Measured:
     """Start it and wait for its end; ``interval=None`` is without checkpoints. Blocks, an hour at most."""
     checkpoint = tg.CheckpointConfig(interval=interval)
     store = None if interval is None else str(place.scratch)
@@ -75,9 +68,7 @@ def run(
     return Measured(rows, seconds, rows_in(place.output), *done)
 
 
-def switched(
-    spark: Session, asked: tg.Pipeline, place: Place, parallelism: int, switches: int
-) -> dict[str, Any]:
+def switched(spark: Session, asked: tg.Pipeline, place: Place, parallelism: int, switches: int) -> dict[str, Any]:
     """Start it, and switch checkpoints on and off while it runs. Blocks."""
     checkpoint = tg.CheckpointConfig(interval=NEVER)
     job = asked.start(spark, parallelism=parallelism, store=str(place.scratch), checkpoint=checkpoint)

@@ -229,16 +229,12 @@ class Bench:
         figures = steps(self.settings.rounds)
         self.step("recovery with and without data in flight")
         figures += self.recovery()
-        checkpoints = [
-            self.checkpoint(mode, backlog) for backlog in self.settings.backlog for mode in ("never", "auto")
-        ]
+        checkpoints = [self.checkpoint(mode, backlog) for backlog in self.settings.backlog for mode in ("never", "auto")]
         return {
             "steps": [figure.row() for figure in figures],
             "threshold_ms": THRESHOLD_MS,
             "checkpoints": checkpoints,
-            "bounded": all(
-                c["duration_ms"] <= c["limit_ms"] for c in checkpoints if c["limit_ms"] is not None
-            ),
+            "bounded": all(c["duration_ms"] <= c["limit_ms"] for c in checkpoints if c["limit_ms"] is not None),
         }
 
     def checkpoint(self, mode: str, backlog: int) -> dict[str, Any]:
@@ -254,9 +250,7 @@ class Bench:
             backlog_pipeline(burst, place / "out"),
             self.settings.parallelism,
             str(place / "store"),
-            tg.CheckpointConfig(
-                interval="1h", unaligned=mode, alignment_timeout=THRESHOLD_MS, timeout="120s"
-            ),
+            tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=THRESHOLD_MS, timeout="120s"),
         )
         try:
             _await(lambda: job.metrics()["rows_in"] >= burst.rows_open, job)
@@ -268,9 +262,7 @@ class Bench:
         finally:
             job.stop()
             shutil.rmtree(place, ignore_errors=True)
-        shown = {
-            key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")
-        }
+        shown = {key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")}
         limit_ms = None if mode == "never" else THRESHOLD_MS + OVER_THRESHOLD_MS_MAX
         return {"mode": mode, "backlog": backlog, **shown, "limit_ms": limit_ms}
 
@@ -305,9 +297,7 @@ class Bench:
         job.stop()
         return lambda: self._recover(pipeline, throttle, str(place / "store"), checkpoint)
 
-    def _recover(
-        self, pipeline: tg.Pipeline, throttle: Throttle, store: str, checkpoint: tg.CheckpointConfig
-    ) -> float:
+    def _recover(self, pipeline: tg.Pipeline, throttle: Throttle, store: str, checkpoint: tg.CheckpointConfig) -> float:
         throttle.called.clear()
         begun = time.perf_counter()
         job = on_threads(pipeline, 1, store, checkpoint)

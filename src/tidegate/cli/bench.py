@@ -34,18 +34,12 @@ NOISY_RATIO = 1.25
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
-    verb.add_argument(
-        "suite", metavar="SUITE", choices=["pipeline", "unaligned", "core"], help="pipeline, unaligned, core"
-    )
+    verb.add_argument("suite", metavar="SUITE", choices=["pipeline", "unaligned", "core"], help="pipeline, unaligned, core")
     verb.add_argument("--rows", type=int, default=20_000_000, help="rows per workload (default: 20 million)")
     verb.add_argument("--rounds", type=int, default=3, help="turns of every engine per workload (default: 3)")
     verb.add_argument("--pairs", type=int, default=5, help="runs with and without checkpoints (default: 5)")
-    verb.add_argument(
-        "--seconds", type=float, default=60.0, help="least length of a run of a pair (default: 60)"
-    )
-    verb.add_argument(
-        "--switches", type=int, default=16, help="turns with and without checkpoints within one job (default: 16)"
-    )
+    verb.add_argument("--seconds", type=float, default=60.0, help="least length of a run of a pair (default: 60)")
+    verb.add_argument("--switches", type=int, default=16, help="turns with and without checkpoints within one job (default: 16)")
     verb.add_argument(
         "--streaming-rows",
         type=int,
@@ -53,13 +47,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--parallelism", type=int, default=2, help="nodes, and DuckDB's threads (default: 2)")
     verb.add_argument("--workload", action="append", default=[], help="only this one; may be repeated")
-    verb.add_argument(
-        "--data", metavar="DIR", help="keep the made-up rows here for the next time (default: don't)"
-    )
+    verb.add_argument("--data", metavar="DIR", help="keep the made-up rows here for the next time (default: don't)")
     verb.add_argument("--backlog", type=int, action="append", default=[], help="unaligned: batches that wait")
-    verb.add_argument(
-        "--plot", metavar="FILE", help="unaligned: draw the checkpoint times into this SVG file"
-    )
+    verb.add_argument("--plot", metavar="FILE", help="unaligned: draw the checkpoint times into this SVG file")
     verb.add_argument("--spark", action="store_true", help="unaligned: nodes on Spark instead of threads")
 
 
@@ -168,9 +158,7 @@ def warnings(document: dict[str, Any]) -> list[str]:
     found = []
     facts = document["machine"]
     if facts["load_before"] > BUSY_LOAD_PER_CORE * (facts["cores"] or 1):
-        found.append(
-            f"the machine was busy before the start (load {facts['load_before']:.1f}): measure again"
-        )
+        found.append(f"the machine was busy before the start (load {facts['load_before']:.1f}): measure again")
     for result in document["workloads"]:
         for name, engine in result["engines"].items():
             speed = engine["rows_per_second"]

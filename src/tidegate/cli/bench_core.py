@@ -30,9 +30,7 @@ def execute(output: Output, settings: Settings | None = None) -> int:
     try:
         with Progress("bench", core.STAGES) as progress:
             steps = count()
-            measured = core.run(
-                settings or core.Settings(), work, lambda note: progress.show(next(steps), note)
-            )
+            measured = core.run(settings or core.Settings(), work, lambda note: progress.show(next(steps), note))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     facts = {**machine(), "load_before": load_before, "load_after": os.getloadavg()[0]}

@@ -41,9 +41,7 @@ def descends_from(pid: int, ancestor: int) -> bool:
 def _parent(pid: int) -> int | None:
     if pid <= 1:
         return None
-    answer = subprocess.run(
-        ["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
+    answer = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=False)
     text = answer.stdout.strip()
     return int(text) if text.isdecimal() else None
 

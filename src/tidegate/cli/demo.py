@@ -165,9 +165,7 @@ def pipeline(data: Path, place: Path) -> Pipeline:
         .window(tg.tumbling(PER_KIND_MS))
         .aggregate(n=tg.count(), lowest=tg.min("value"), average=tg.mean("value"))
     )
-    return tg.Pipeline(
-        "demo", per_key.write_parquet(place / "per_key"), per_kind.write_parquet(place / "per_kind")
-    )
+    return tg.Pipeline("demo", per_key.write_parquet(place / "per_key"), per_kind.write_parquet(place / "per_kind"))
 
 
 def claims(place: Path) -> list[Claim]:
@@ -257,15 +255,11 @@ def _print(result: Result, story: Story, proofs: list[Proof], output: Output) ->
     output.say()
     output.say(f"rows       {result.rows_in:,} read once for both outputs, {result.rows_out:,} written")
     committed = counted(result.checkpoints_committed, "checkpoint")
-    output.say(
-        f"recovery   {committed} committed, {counted(result.restarts, 'restart')}{_resumed(result, story)}"
-    )
+    output.say(f"recovery   {committed} committed, {counted(result.restarts, 'restart')}{_resumed(result, story)}")
     if not story.tells_something:
         output.say("           no worker could be killed in time: try --rows with a larger number")
     for proof in proofs:
-        verdict = (
-            "every row equal" if proof.exact else f"{proof.wrong:,} of {proof.rows_expected:,} rows differ"
-        )
+        verdict = "every row equal" if proof.exact else f"{proof.wrong:,} of {proof.rows_expected:,} rows differ"
         output.say(f"{proof.name:<10} {proof.rows:,} rows against Spark SQL in batch: {verdict}")
     output.say(f"exact      {'yes' if result.exact else 'NO'}, {result.seconds:.0f} s in all")
 

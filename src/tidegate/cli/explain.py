@@ -15,13 +15,9 @@ PARALLELISM = 2
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
-    verb.add_argument(
-        "file", metavar="FILE[:name]", help="Python that defines `pipeline`, or another name after a colon"
-    )
+    verb.add_argument("file", metavar="FILE[:name]", help="Python that defines `pipeline`, or another name after a colon")
     verb.add_argument("--format", choices=["text", "json", "mermaid"], default="text", help="default: text")
-    verb.add_argument(
-        "--parallelism", type=int, default=PARALLELISM, metavar="N", help=f"default: {PARALLELISM}"
-    )
+    verb.add_argument("--parallelism", type=int, default=PARALLELISM, metavar="N", help=f"default: {PARALLELISM}")
 
 
 def execute(arguments: argparse.Namespace, output: Output) -> int:

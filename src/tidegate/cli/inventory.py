@@ -61,9 +61,7 @@ def open_existing(url: str) -> Store:
     if folder is not None and not folder.is_dir():
         raise InvalidUseError(f"no such directory: give the store that the job was started with store={url}")
     if url.startswith("memory:"):
-        raise InvalidUseError(
-            f"a memory store ends with its process: nothing can be read from outside store={url}"
-        )
+        raise InvalidUseError(f"a memory store ends with its process: nothing can be read from outside store={url}")
     return open_store(url)
 
 

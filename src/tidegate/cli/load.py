@@ -64,9 +64,7 @@ def _run(path: Path) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         line = _line_of(error, path)
-        raise InvalidUseError(
-            f"the file failed: {type(error).__name__}: {error} file={path} line={line}"
-        ) from error
+        raise InvalidUseError(f"the file failed: {type(error).__name__}: {error} file={path} line={line}") from error
     return module
 
 
@@ -74,9 +72,5 @@ def _line_of(error: BaseException, path: Path) -> int:
     """The last line of this file that the error passed through."""
     if isinstance(error, SyntaxError):
         return error.lineno or 0
-    lines = [
-        frame.lineno or 0
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path)
-    ]
+    lines = [frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return lines[-1] if lines else 0

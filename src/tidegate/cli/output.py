@@ -41,9 +41,7 @@ def table_lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     heads = [column.replace("_", " ") for column in columns]
     widths = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(columns))]
     return [
-        "  ".join(
-            cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True)
-        ).rstrip()
+        "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True)).rstrip()
         for line in [heads, *cells]
     ]
 

@@ -26,36 +26,20 @@ if TYPE_CHECKING:
     from tidegate.core.checkpoint.config import CheckpointConfig
 
 HELP = "run a pipeline from a Python file"
-DESCRIPTION = (
-    "Run the pipeline that FILE defines, and resume it from its latest checkpoint if the store has one."
-)
+DESCRIPTION = "Run the pipeline that FILE defines, and resume it from its latest checkpoint if the store has one."
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
-    verb.add_argument(
-        "file", metavar="FILE[:name]", help="Python that defines `pipeline`, or another name after a colon"
-    )
-    verb.add_argument(
-        "--master", help=f"the Spark master (default: that of a session which FILE makes, else {DEFAULT_MASTER})"
-    )
+    verb.add_argument("file", metavar="FILE[:name]", help="Python that defines `pipeline`, or another name after a colon")
+    verb.add_argument("--master", help=f"the Spark master (default: that of a session which FILE makes, else {DEFAULT_MASTER})")
     verb.add_argument("--parallelism", type=int, metavar="N", help="nodes of the gang (default: slots - 1)")
-    verb.add_argument(
-        "--store", metavar="DIR", help="where checkpoints go: a directory or file://, s3://, gs://, az://"
-    )
+    verb.add_argument("--store", metavar="DIR", help="where checkpoints go: a directory or file://, s3://, gs://, az://")
     verb.add_argument("--interval", metavar="1s", help="time between checkpoints (default: no checkpoints)")
-    verb.add_argument(
-        "--unaligned", choices=["auto", "always", "never"], default="auto", help="default: auto"
-    )
-    verb.add_argument(
-        "--restore", default="latest", metavar="EPOCH", help="latest (default), none, an epoch or a path"
-    )
-    verb.add_argument(
-        "--bind", metavar="ADDRESS", help="where to listen for nodes: 0.0.0.0 on a cluster (default: 127.0.0.1)"
-    )
-    verb.add_argument(
-        "--tls", nargs=3, metavar=("CERTIFICATE", "KEY", "AUTHORITY"), help="PEM files, to encrypt what nodes send"
-    )
+    verb.add_argument("--unaligned", choices=["auto", "always", "never"], default="auto", help="default: auto")
+    verb.add_argument("--restore", default="latest", metavar="EPOCH", help="latest (default), none, an epoch or a path")
+    verb.add_argument("--bind", metavar="ADDRESS", help="where to listen for nodes: 0.0.0.0 on a cluster (default: 127.0.0.1)")
+    verb.add_argument("--tls", nargs=3, metavar=("CERTIFICATE", "KEY", "AUTHORITY"), help="PEM files, to encrypt what nodes send")
     verb.add_argument(
         "--allow-plaintext", action="store_true", help="with --bind, without --tls: all on that network may read the rows"
     )

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from tidegate.cli.inventory import JobLog
 
 HELP = "show what a checkpoint consists of"
-DESCRIPTION = (
-    "Show one checkpoint of STORE: its operators' state, source offsets, in-flight data and sink files."
-)
+DESCRIPTION = "Show one checkpoint of STORE: its operators' state, source offsets, in-flight data and sink files."
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:

@@ -8,8 +8,7 @@ from tidegate.cli.output import Output, sized
 
 HELP = "check every object of every retained checkpoint"
 DESCRIPTION = (
-    "Read every object that the retained checkpoints in STORE need, and name those that are damaged. "
-    "Exit code 1 if any is."
+    "Read every object that the retained checkpoints in STORE need, and name those that are damaged. Exit code 1 if any is."
 )
 DAMAGED = 1
 
@@ -37,9 +36,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
                     "epochs": list(verdict.epochs),
                     "objects": verdict.objects,
                     "bytes": verdict.bytes,
-                    "damage": [
-                        {"path": each.path, "what": each.what, "epochs": list(each.epochs)} for each in verdict.damage
-                    ],
+                    "damage": [{"path": each.path, "what": each.what, "epochs": list(each.epochs)} for each in verdict.damage],
                 }
                 for verdict in verdicts
             ],

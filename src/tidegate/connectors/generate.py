@@ -115,9 +115,7 @@ class GenerateSource:
         lanes = self._lanes()
         lowest = event_time(self._recipe, np.array([lane.first for lane in lanes], dtype=np.int64))
         mark = self._recipe.fingerprint
-        return [
-            Split(lane.name(mark), time, lane.rows) for lane, time in zip(lanes, lowest.tolist(), strict=True)
-        ]
+        return [Split(lane.name(mark), time, lane.rows) for lane, time in zip(lanes, lowest.tolist(), strict=True)]
 
     def open(self, split: Split, offset: Offset) -> GenerateReader:
         """A reader of one split. The pace starts, at this place, when the first one is opened in a process."""
@@ -125,9 +123,7 @@ class GenerateSource:
         first = 0 if offset is None else offset
         limit = ROWS_MAX if lane.rows is None else lane.rows
         if not isinstance(first, int) or isinstance(first, bool) or not 0 <= first <= limit:
-            raise InvalidUseError(
-                f"this offset is not within the split split={split.id} rows={lane.rows} offset={offset!r}"
-            )
+            raise InvalidUseError(f"this offset is not within the split split={split.id} rows={lane.rows} offset={offset!r}")
         self._pace.begin(lane.number(first))
         return GenerateReader(self._recipe, lane, first, self._pace)
 

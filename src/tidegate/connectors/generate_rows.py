@@ -42,9 +42,7 @@ class Recipe:
         return f"{zlib.crc32(repr(self).encode()):08x}"
 
 
-def make_rows(
-    recipe: Recipe, numbers: Numbers, zipf: npt.NDArray[np.float64] | None = None
-) -> pa.RecordBatch:
+def make_rows(recipe: Recipe, numbers: Numbers, zipf: npt.NDArray[np.float64] | None = None) -> pa.RecordBatch:
     """The rows with these numbers. ``zipf`` is the table of ``recipe.keys``, where keys are skewed."""
     words = _mixed(numbers.view(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_seeded(recipe.seed)))
     more = _mixed(words ^ np.uint64(_GOLDEN))

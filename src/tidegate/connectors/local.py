@@ -46,13 +46,9 @@ def file_errors(path: str) -> Iterator[None]:
     except OSError as error:
         raise _translated(error, path) from error
     except pa.ArrowNotImplementedError as error:
-        raise InvalidUseError(
-            f"this file format can't hold the data: {_first_line(error)} path={path}"
-        ) from error
+        raise InvalidUseError(f"this file format can't hold the data: {_first_line(error)} path={path}") from error
     except pa.ArrowException as error:
-        raise CorruptDataError(
-            f"the file can't be read: {_first_line(error)} path={path}", path=path
-        ) from error
+        raise CorruptDataError(f"the file can't be read: {_first_line(error)} path={path}", path=path) from error
 
 
 def sync_file(path: str) -> None:

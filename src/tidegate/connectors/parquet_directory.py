@@ -87,9 +87,7 @@ class ParquetDirectorySource(ParquetSource):
 class FileReader:
     """A ``SplitReader`` of all row groups of a file. The offset is the file's fingerprint, a row group and a row in it."""
 
-    def __init__(
-        self, opened: Callable[[int, int], GroupReader], fingerprint: str, groups: int, group: int, row: int
-    ) -> None:
+    def __init__(self, opened: Callable[[int, int], GroupReader], fingerprint: str, groups: int, group: int, row: int) -> None:
         self._opened = opened
         self._fingerprint = fingerprint
         self._groups = groups
@@ -149,9 +147,7 @@ def _place(offset: Offset, fingerprint: str, path: str) -> tuple[int, int]:
             return 0, 0
         case [str(before), int(group), int(row)] if group >= 0 and row >= 0:
             if before != fingerprint:
-                raise InvalidUseError(
-                    f"this file was changed while it was being read, put it back or start afresh path={path}"
-                )
+                raise InvalidUseError(f"this file was changed while it was being read, put it back or start afresh path={path}")
             return group, row
         case _:
             raise InvalidUseError(f"this is no offset of a watched file path={path} offset={offset!r}")

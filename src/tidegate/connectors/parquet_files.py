@@ -55,15 +55,9 @@ def find_files(paths: Sequence[str]) -> tuple[str, list[str]]:
     """The root of these paths and the files below it, by relative name, sorted."""
     found = sorted({file for path in paths for file in files_at(path)})
     if not found:
-        raise InvalidUseError(
-            f"there is no Parquet file here, give a directory that has some path={', '.join(paths)}"
-        )
+        raise InvalidUseError(f"there is no Parquet file here, give a directory that has some path={', '.join(paths)}")
     first = paths[0]
-    root = (
-        first
-        if len(paths) == 1 and os.path.isdir(first)
-        else os.path.commonpath([os.path.dirname(f) for f in found])
-    )
+    root = first if len(paths) == 1 and os.path.isdir(first) else os.path.commonpath([os.path.dirname(f) for f in found])
     return root, [os.path.relpath(file, root).replace(os.sep, "/") for file in found]
 
 
@@ -159,9 +153,7 @@ def file_facts(root: str, name: str, schema: pa.Schema, event_time: str | None) 
         if event_time in constants:
             raise InvalidUseError(f"an event time comes from the rows, not from a directory column={event_time} path={path}")
         if dict(_columns(found)) != dict(_columns(schema)) or len(found) != len(schema):
-            raise InvalidUseError(
-                f"this file has other columns than the first: {_difference(schema, found)} path={path}"
-            )
+            raise InvalidUseError(f"this file has other columns than the first: {_difference(schema, found)} path={path}")
         field = None if event_time is None else schema.field(event_time)
         groups = range(file.metadata.num_row_groups)
         return FileFacts(
@@ -183,9 +175,7 @@ def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
     return [(field.name, field.type) for field in schema]
 
 
-def row_group_facts(
-    metadata: pq.FileMetaData, number: int, path: str, event_time: pa.Field | None
-) -> RowGroupFacts:
+def row_group_facts(metadata: pq.FileMetaData, number: int, path: str, event_time: pa.Field | None) -> RowGroupFacts:
     """What the footer says of one row group."""
     if not 0 <= number < metadata.num_row_groups:
         raise InvalidUseError(f"this file has no such row group row_group={number} path={path}")
@@ -204,9 +194,7 @@ def _bounds(found: pq.Statistics | None, kind: pa.DataType, path: str) -> tuple[
     if found is None:
         return None, None
     if found.has_null_count and found.null_count:
-        raise InvalidUseError(
-            f"an event time must not be null, filter the file first nulls={found.null_count} path={path}"
-        )
+        raise InvalidUseError(f"an event time must not be null, filter the file first nulls={found.null_count} path={path}")
     if not found.has_min_max or found.physical_type != "INT64" or not _same_unit(found, kind):
         return None, None
     return found.min_raw, found.max_raw
@@ -215,10 +203,7 @@ def _bounds(found: pq.Statistics | None, kind: pa.DataType, path: str) -> tuple[
 def _same_unit(found: pq.Statistics, kind: pa.DataType) -> bool:
     if not pa.types.is_timestamp(kind):
         return True
-    return any(
-        f"timeUnit={name}" in str(found.logical_type) and kind.unit == unit
-        for name, unit in _UNIT_NAMES.items()
-    )
+    return any(f"timeUnit={name}" in str(found.logical_type) and kind.unit == unit for name, unit in _UNIT_NAMES.items())
 
 
 def excluded(path: str, number: int, facts: RowGroupFacts, layout: Layout, schema: pa.Schema) -> bool:

@@ -83,9 +83,7 @@ class ParquetMerge:
                 path=path,
             ) from error
 
-    def _write(
-        self, target: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], members: Sequence[Member]
-    ) -> None:
+    def _write(self, target: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], members: Sequence[Member]) -> None:
         writer = self._open_file(target, schema)
         with file_errors(target):
             try:

@@ -52,9 +52,7 @@ class RowGroupReader:
     opening at an offset decodes and drops the rows before it.
     """
 
-    def __init__(
-        self, file: pq.ParquetFile, path: str, group: int, rows: int, offset: int, layout: Layout
-    ) -> None:
+    def __init__(self, file: pq.ParquetFile, path: str, group: int, rows: int, offset: int, layout: Layout) -> None:
         self._file = file
         self._path = path
         self._group = group
@@ -120,8 +118,7 @@ class RowGroupReader:
         times = batch.column(self._layout.event_time)
         if times.null_count:
             raise InvalidUseError(
-                "an event time must not be null, filter the file first "
-                f"column={self._layout.event_time} path={self._path}"
+                f"an event time must not be null, filter the file first column={self._layout.event_time} path={self._path}"
             )
         return int(times.view(pa.int64()).to_numpy().max())
 
@@ -158,9 +155,7 @@ class SkippedReader:
         rows = min(max_rows, self._rows - self._offset)
         self._offset += rows
         finished = self._offset >= self._rows
-        return Polled(
-            self._empty if rows else None, rows, self._highest if rows and finished else None, finished
-        )
+        return Polled(self._empty if rows else None, rows, self._highest if rows and finished else None, finished)
 
     def close(self) -> None:
         """There is nothing to let go of."""

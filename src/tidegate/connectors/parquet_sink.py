@@ -57,9 +57,7 @@ class ParquetSink:
         if os.path.exists(self.path) and not os.path.isdir(self.path):
             raise InvalidUseError(f"this is a file, give a directory to write to path={self.path}")
         if compression not in COMPRESSIONS:
-            raise InvalidUseError(
-                f"compression must be one of {', '.join(COMPRESSIONS)} compression={compression!r}"
-            )
+            raise InvalidUseError(f"compression must be one of {', '.join(COMPRESSIONS)} compression={compression!r}")
         if not isinstance(file_bytes, int) or file_bytes < 1:
             raise InvalidUseError(f"file_bytes must be a positive number file_bytes={file_bytes!r}")
         if timestamps not in TIMESTAMPS:
@@ -67,9 +65,7 @@ class ParquetSink:
         self._compression = compression
         self._timestamps = timestamps
         self._file_bytes = file_bytes
-        self._publish_every_ms = (
-            None if publish_every is None else parse_duration_ms(publish_every, name="publish_every")
-        )
+        self._publish_every_ms = None if publish_every is None else parse_duration_ms(publish_every, name="publish_every")
 
     def __repr__(self) -> str:
         return f"ParquetSink({self.path!r})"
@@ -184,9 +180,7 @@ class _ParquetFile:
         dictionaries = [field.name for field in schema if _is_text(field.type)]
         self._schema = schema
         with file_errors(path):
-            self._writer = pq.ParquetWriter(
-                path, schema, compression=compression, use_dictionary=dictionaries or False
-            )
+            self._writer = pq.ParquetWriter(path, schema, compression=compression, use_dictionary=dictionaries or False)
 
     def write_table(self, table: pa.Table) -> None:
         self._writer.write_table(as_written(table, self._schema), row_group_size=CHUNK_ROWS)

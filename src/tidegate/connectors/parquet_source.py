@@ -67,9 +67,7 @@ class ParquetSource:
     def _configure(self, schema: pa.Schema, event_time: str | None, out_of_orderness: Duration) -> None:
         self._schema = schema
         self._event_time = event_time
-        self._out_of_orderness = self._in_event_time(
-            parse_duration_ms(out_of_orderness, name="out_of_orderness")
-        )
+        self._out_of_orderness = self._in_event_time(parse_duration_ms(out_of_orderness, name="out_of_orderness"))
         self._columns: tuple[str, ...] = tuple(self._schema.names)
         self._footer: Footer | None = None
         self._expression: pc.Expression | None = None
@@ -136,9 +134,7 @@ class ParquetSource:
         file, self._footer = open_file(path, self._footer)
         if self._footer.fingerprint != fingerprint:
             file.close()
-            raise InvalidUseError(
-                f"this file was changed since it was first read, put it back or start afresh path={path}"
-            )
+            raise InvalidUseError(f"this file was changed since it was first read, put it back or start afresh path={path}")
         facts = row_group_facts(file.metadata, group_number, path, self._event_field)
         start = checked_offset(offset, facts.rows, split.id)
         return self._row_group(file, name, group_number, facts, start)
@@ -166,8 +162,7 @@ class ParquetSource:
         field = need_column("event_time", self._event_time, self._schema)
         if not is_event_time(field.type):
             raise InvalidUseError(
-                "event_time: the column must be int64 (milliseconds) or a timestamp "
-                f"column={field.name} type={field.type}"
+                f"event_time: the column must be int64 (milliseconds) or a timestamp column={field.name} type={field.type}"
             )
         return in_unit("out_of_orderness", duration_ms, field.type)
 
@@ -208,7 +203,5 @@ def checked_offset(offset: Offset, rows: int, split_id: str) -> int:
     if offset is None:
         return 0
     if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= rows:
-        raise InvalidUseError(
-            f"this offset is not within the split split={split_id} rows={rows} offset={offset!r}"
-        )
+        raise InvalidUseError(f"this offset is not within the split split={split_id} rows={rows} offset={offset!r}")
     return offset

@@ -90,9 +90,9 @@ def files_of(committables: Iterable[Committable]) -> Iterator[StagedFile]:
 
 def _checked_file(entry: Any) -> StagedFile:
     match entry:
-        case {"pending": str(pending), "final": str(final), "rows": int(rows), "bytes": int(size)} if (
-            _PENDING_NAME.fullmatch(pending) and _PLAIN_NAME.fullmatch(final)
-        ):
+        case {"pending": str(pending), "final": str(final), "rows": int(rows), "bytes": int(size)} if _PENDING_NAME.fullmatch(
+            pending
+        ) and _PLAIN_NAME.fullmatch(final):
             return StagedFile(pending, final, rows, size)
         case _:
             raise CorruptDataError(f"this committable names a file in a wrong way file={entry!r:.200}")
@@ -281,8 +281,7 @@ class StagingDirectory:
         """Its rows are committed and lost."""
         path = self.final_path(file.final)
         return CorruptDataError(
-            "a staged file is gone: it is neither waiting nor published nor hidden "
-            f"pending={file.pending} path={path}",
+            f"a staged file is gone: it is neither waiting nor published nor hidden pending={file.pending} path={path}",
             path=path,
         )
 

@@ -141,9 +141,7 @@ class Expressions(Stateless):
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Emit what is left of the batch, in the pieces that Acero makes."""
-        source = acero.Declaration(
-            "table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
-        )
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch])))
         try:
             table = acero.Declaration.from_sequence([source, *self._steps]).to_table(use_threads=False)
         except pa.ArrowException as error:

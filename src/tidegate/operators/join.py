@@ -63,9 +63,7 @@ class WindowJoin(OperatorSpec):
         results = self.schema.names[len(self.keys) + len(BOUNDS) :]
         left_results, right_results = results[: len(left)], results[len(left) :]
         wanted_right = {name for name, result in zip(right, right_results, strict=True) if result in wanted}
-        wanted_left = {
-            name for name, result in zip(left, left_results, strict=True) if result in wanted | wanted_right
-        }
+        wanted_left = {name for name, result in zip(left, left_results, strict=True) if result in wanted | wanted_right}
         time = self.inputs[port].event_time
         assert time is not None
         return frozenset({*self.keys, time, *(wanted_left, wanted_right)[port]})
@@ -108,8 +106,7 @@ class WindowJoinOperator(WindowedOperator):
         self._spec = spec
         self._times = tuple(str(side.event_time) for side in spec.inputs)
         self._schemas = tuple(
-            _state_schema(side.schema, pane, spec.keys)
-            for side, pane in zip(spec.inputs, PANE_COLUMNS, strict=True)
+            _state_schema(side.schema, pane, spec.keys) for side, pane in zip(spec.inputs, PANE_COLUMNS, strict=True)
         )
         self._inputs = tuple(
             Panes(
@@ -260,9 +257,7 @@ def _check(spec: WindowJoin) -> None:
     for key in spec.keys:
         left, right = (plain(side.schema.field(key).type) for side in spec.inputs)
         if left != right:
-            raise InvalidUseError(
-                f"the key has two types: cast one side column={key} left={left} right={right}"
-            )
+            raise InvalidUseError(f"the key has two types: cast one side column={key} left={left} right={right}")
     left, right = (side.schema.field(str(side.event_time)).type for side in spec.inputs)
     if left != right:
         raise InvalidUseError(f"event times have two types: cast one side left={left} right={right}")

@@ -182,9 +182,7 @@ class ProcessOperator(MapOperator):
 
     def _shown(self, keys: pa.RecordBatch, found: pa.RecordBatch) -> pa.RecordBatch:
         """States as the function sees them: keys always there, the rest null for a new key."""
-        columns = [
-            keys.column(name) if name in self._spec.keys else found.column(name) for name in self._spec.state.names
-        ]
+        columns = [keys.column(name) if name in self._spec.keys else found.column(name) for name in self._spec.state.names]
         return pa.RecordBatch.from_arrays(columns, schema=self._spec.state)
 
     # -- what the function returned --------------------------------------------------------------------------------------

@@ -37,9 +37,7 @@ class RunningAggregate(OperatorSpec):
     """One row per key over all rows so far, emitted again whenever it has changed. Its input is a ``PreAggregate`` once it is
     planned."""
 
-    description = Description(
-        "running", "RunningAggregate", keyed=True, stateful=True, chained=False, picks_columns=True
-    )
+    description = Description("running", "RunningAggregate", keyed=True, stateful=True, chained=False, picks_columns=True)
 
     keys: tuple[str, ...]
     aggregates: tuple[AggregateColumn, ...]
@@ -88,8 +86,7 @@ class RunningAggregateOperator:
         self._ownership = Ownership(spec.keys, context.own, context.key_groups)
         self._table = keyed_table(_state_schema(spec.input, self._layout), spec.keys)
         self._seen = {
-            name: keyed_table(_seen_schema(spec.input, spec.keys, name), (*spec.keys, name))
-            for name in self._layout.distinct
+            name: keyed_table(_seen_schema(spec.input, spec.keys, name), (*spec.keys, name)) for name in self._layout.distinct
         }
         self._changed: list[Slots] = []
         self._is_changed = np.zeros(1024, np.bool_)

@@ -104,9 +104,7 @@ class SessionAggregateOperator:
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Keep the sessions. Emits nothing."""
-        in_time, late = split_late(
-            batch, self._closes(batch.column(END)), self.closed, self._spec.keys, self._groups
-        )
+        in_time, late = split_late(batch, self._closes(batch.column(END)), self.closed, self._spec.keys, self._groups)
         if late.num_rows:
             self.late_rows += pc.sum(late.column(self._counted)).as_py() or 0
         self._runs.insert(in_time)

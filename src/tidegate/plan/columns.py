@@ -45,9 +45,7 @@ def check_result_names(where: str, names: Iterable[str]) -> None:
 def check_key_type(where: str, field: pa.Field) -> None:
     """Refuse a key whose values can't be compared and grouped, with what to cast it to."""
     if not _can_be_key(plain(field.type)):
-        raise InvalidUseError(
-            f"{where}: column {field.name!r} can't be a key, {_key_hint(field.type)} type={field.type}"
-        )
+        raise InvalidUseError(f"{where}: column {field.name!r} can't be a key, {_key_hint(field.type)} type={field.type}")
 
 
 def _carried_type(where: str, field: pa.Field) -> pa.DataType:

@@ -73,9 +73,7 @@ def predicate(where: str, expression: pc.Expression, schema: pa.Schema) -> froze
     """Check that the expression is true or false per row; the columns it reads."""
     found = output_type(where, expression, schema)
     if not pa.types.is_boolean(found):
-        raise InvalidUseError(
-            f"{where}: the condition must be true or false, not {found} expression={expression}"
-        )
+        raise InvalidUseError(f"{where}: the condition must be true or false, not {found} expression={expression}")
     return columns_used(expression, schema)
 
 
@@ -88,9 +86,7 @@ def columns_used(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]
 def need_column(where: str, name: object, schema: pa.Schema) -> pa.Field:
     """The field of this name; raises ``InvalidUseError`` that says what there is."""
     if not isinstance(name, str):
-        raise InvalidUseError(
-            f"{where}: a column is named by a string, not {type(name).__name__} column={name!r}"
-        )
+        raise InvalidUseError(f"{where}: a column is named by a string, not {type(name).__name__} column={name!r}")
     if name not in schema.names:
         raise InvalidUseError(f"{where}: {no_column(name, schema.names)}")
     return schema.field(name)

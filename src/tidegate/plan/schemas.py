@@ -87,8 +87,7 @@ def key_field(where: str, name: str, schema: pa.Schema) -> pa.Field:
     check_key_type(where, field)
     if name in BOUNDS or name.startswith("__"):
         raise InvalidUseError(
-            f"{where}: a key may not be called like a column of the result, rename it with select() "
-            f"column={name!r}"
+            f"{where}: a key may not be called like a column of the result, rename it with select() column={name!r}"
         )
     return field
 

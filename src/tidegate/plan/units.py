@@ -32,9 +32,7 @@ def in_unit(where: str, duration_ms: int, kind: pa.DataType) -> int:
     """A duration in the unit of an event-time column. Raises when the unit is too coarse for it."""
     value, rest = divmod(duration_ms * per_second(kind), 1_000)
     if rest:
-        raise InvalidUseError(
-            f"{where}: {duration_ms}ms is no whole number of the column's units type={kind}"
-        )
+        raise InvalidUseError(f"{where}: {duration_ms}ms is no whole number of the column's units type={kind}")
     if value > LONGEST:
         raise InvalidUseError(
             f"{where}: {duration_ms}ms is too long for the column's unit, cast the event time to a coarser one type={kind}"

@@ -39,9 +39,7 @@ def name_operators(plan: LogicalPlan) -> LogicalPlan:
         if not isinstance(node, Named):
             return node.with_inputs(inputs)
         if given.setdefault(inputs[0], node.alias) != node.alias:
-            raise InvalidUseError(
-                f"one operator has two names, keep one names={given[inputs[0]]}, {node.alias}"
-            )
+            raise InvalidUseError(f"one operator has two names, keep one names={given[inputs[0]]}, {node.alias}")
         return inputs[0]
 
     bare = rewrite(plan, without_named)

@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from tidegate.plan.physical import PhysicalPlan
 from tidegate.values import Json
 
-_ADVICE = (
-    "name operators with .named() to keep their state across changes, or start afresh with restore='none'"
-)
+_ADVICE = "name operators with .named() to keep their state across changes, or start afresh with restore='none'"
 
 
 def describe_state(plan: PhysicalPlan) -> dict[str, Json]:

@@ -35,14 +35,8 @@ def build(plan: LogicalPlan, parallelism: int) -> PhysicalPlan:
 
 def check_parallelism(parallelism: object) -> None:
     """Refuse what is no number of subtasks."""
-    if (
-        isinstance(parallelism, bool)
-        or not isinstance(parallelism, int)
-        or not 1 <= parallelism <= KEY_GROUPS
-    ):
-        raise InvalidUseError(
-            f"parallelism is a whole number from 1 to {KEY_GROUPS} parallelism={parallelism!r}"
-        )
+    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or not 1 <= parallelism <= KEY_GROUPS:
+        raise InvalidUseError(f"parallelism is a whole number from 1 to {KEY_GROUPS} parallelism={parallelism!r}")
 
 
 # -- chaining ------------------------------------------------------------------------------------------------
@@ -111,6 +105,4 @@ def _check_names(plan: LogicalPlan) -> None:
     names = Counter(node.name for node in topological(plan))
     for name, times in names.items():
         if times > 1:
-            raise InvalidUseError(
-                f"the name is taken by an operator of the planner, choose another name={name}"
-            )
+            raise InvalidUseError(f"the name is taken by an operator of the planner, choose another name={name}")

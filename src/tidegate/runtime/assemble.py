@@ -107,9 +107,7 @@ def _unaligned(tasks: Iterable[StageTask]) -> dict[str, int]:
     return {each.name: sum(one[each.name] for one in counted) for each in fields(UnalignedCheckpointMetrics)}
 
 
-def assemble(
-    setup: NodeSetup, snapshots: Snapshots, threads: Threads, post: Post, now_ms: Callable[[], int]
-) -> Assembly:
+def assemble(setup: NodeSetup, snapshots: Snapshots, threads: Threads, post: Post, now_ms: Callable[[], int]) -> Assembly:
     """Build one subtask of every stage and number its channels."""
     assembly = Assembly(setup)
     exact: set[str] = set()
@@ -206,9 +204,7 @@ def _chain(
         del specs[0]
         splits = setup.splits[head.name]
         ordered = any(spec.orders_by_time for spec in setup.plan.operators)
-        reader = open_reader(
-            head.name, head.source, splits, setup.node, setup.parallelism, now_ms, side_by_side=ordered
-        )
+        reader = open_reader(head.name, head.source, splits, setup.node, setup.parallelism, now_ms, side_by_side=ordered)
         operators.append((head.name, head.admit()))
     context = OperatorContext(
         subtask=setup.node,

@@ -255,16 +255,10 @@ class Checkpointer:
             rows_out=sum(part.rows_out for part in attempt.parts.values()),
         )
 
-    def _states(
-        self, attempt: Attempt, writer: StateObjectWriter
-    ) -> tuple[list[tuple[str, Frozen]], list[tuple[str, Frozen]]]:
+    def _states(self, attempt: Attempt, writer: StateObjectWriter) -> tuple[list[tuple[str, Frozen]], list[tuple[str, Frozen]]]:
         operators: list[tuple[str, Frozen]] = []
         sources: list[tuple[str, Frozen]] = []
-        source_names = {
-            stage.operators[0].name
-            for stage in self._setup.plan.stages
-            if isinstance(stage.operators[0], Read)
-        }
+        source_names = {stage.operators[0].name for stage in self._setup.plan.stages if isinstance(stage.operators[0], Read)}
         for part in attempt.parts.values():
             for name, frozen in part.frozen.items():
                 # Without a store nobody can ever restore this: the last cut of such a job is for its sinks alone.
@@ -354,9 +348,7 @@ class Checkpointer:
         for one in staged:
             committable = one.future.result()
             if committable is not None:
-                entries.append(
-                    CommittableEntry(one.operator, self._setup.node, self._setup.gang, one.checkpoint_id, committable)
-                )
+                entries.append(CommittableEntry(one.operator, self._setup.node, self._setup.gang, one.checkpoint_id, committable))
         return entries
 
 

@@ -113,9 +113,7 @@ def _parsed(job: str, path: str) -> object:
         return None
 
 
-def find(
-    url: str | Path, *, job: str | None = None, epoch: int | None = None, operator: str | None = None
-) -> Found:
+def find(url: str | Path, *, job: str | None = None, epoch: int | None = None, operator: str | None = None) -> Found:
     """A checkpoint of this epoch, or the one that the next start would begin from.
 
     Of this job; else of the only one, or of the only one that has such an operator.
@@ -218,9 +216,7 @@ def _layout(shape: dict[str, Any], schema: pa.Schema) -> Layout | None:
     time_columns = tuple(name for name in schema.names if name in (WINDOW, END))
     keys = tuple(_names_of(shape["keys"], schema.names))
     aggregates = tuple(
-        AggregateColumn.of(call["name"], call["function"], call["column"] or None)
-        for call in calls
-        if call is not None
+        AggregateColumn.of(call["name"], call["function"], call["column"] or None) for call in calls if call is not None
     )
     try:
         layout = Layout(keys, aggregates, time_columns)
@@ -242,8 +238,7 @@ def _decoded(runs: Sequence[pa.RecordBatch], layout: Layout, shape: dict[str, An
         columns[_time_name(name, shape)] = merged.column(name).cast(_time_type(shape))
     columns |= {key: merged.column(key) for key in layout.keys}
     columns |= {
-        aggregate.name: array
-        for aggregate, array in zip(layout.aggregates, results(merged, layout.aggregates), strict=True)
+        aggregate.name: array for aggregate, array in zip(layout.aggregates, results(merged, layout.aggregates), strict=True)
     }
     return pa.table(columns)
 
@@ -336,9 +331,7 @@ def list_inflight(found: Found) -> pa.Table:
 
 def read_inflight(found: Found, operator: str) -> pa.Table:
     """The recorded rows of an operator's channels, each with the channel it was on."""
-    tables = [
-        _recorded(found, entry) for entry in found.manifest.inflight if entry.operator == operator and entry.events
-    ]
+    tables = [_recorded(found, entry) for entry in found.manifest.inflight if entry.operator == operator and entry.events]
     if not tables:
         there = sorted({entry.operator for entry in found.manifest.inflight}) or ["none"]
         raise InvalidUseError(f"nothing was in flight there; there are: {', '.join(there)} operator={operator}")

@@ -35,9 +35,7 @@ def check_supply(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> None:
             check(place, _prefix(plan, spec))
 
 
-def supplied(
-    plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: CheckpointManifest | None = None
-) -> PhysicalPlan:
+def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: CheckpointManifest | None = None) -> PhysicalPlan:
     """The plan with every such source over its part of the store. May run Spark jobs. Blocks.
 
     ``manifest`` is what the job starts from: the source then reads what that checkpoint was reading.

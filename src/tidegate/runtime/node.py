@@ -74,9 +74,7 @@ class Node:
         self._timers = Timers()
         self._transport: Transport
         self._control: ControlLink
-        self._checkpointer = Checkpointer(
-            setup, store, threads, mailbox.post, clock.now_ms, self._say_prepared, self._decline
-        )
+        self._checkpointer = Checkpointer(setup, store, threads, mailbox.post, clock.now_ms, self._say_prepared, self._decline)
         self._assembly: Assembly = assemble(setup, self._checkpointer, threads, mailbox.post, clock.now_ms)
         self._checkpointer.tasks = self._assembly.tasks
         self._links: dict[ChannelId, Link] = {}

@@ -75,9 +75,7 @@ class RestorePlan:
         for name, operator in task.chain.named:
             keyed = name in specs and specs[name].description.keyed
             entries = [
-                entry
-                for entry in self._manifest.operators
-                if entry.operator == name and self._is_ours(entry.subtask, keyed)
+                entry for entry in self._manifest.operators if entry.operator == name and self._is_ours(entry.subtask, keyed)
             ]
             pieces = [
                 Restored(
@@ -108,9 +106,7 @@ class RestorePlan:
 
     def _checked(self, data: bytes, checksum: int, path: str) -> bytes:
         if crc32c(data) != checksum:
-            raise CorruptDataError(
-                f"the checksum differs: epoch {self._manifest.epoch} is corrupt path={path}", path=path
-            )
+            raise CorruptDataError(f"the checksum differs: epoch {self._manifest.epoch} is corrupt path={path}", path=path)
         return data
 
     # -- in-flight data --------------------------------------------------------------------------------------------
@@ -139,9 +135,7 @@ class RestorePlan:
     def _route(self, edge: Edge, entry: InFlightEntry) -> Iterator[tuple[ChannelId, Sequence[Message]]]:
         """The channels of this node that replay this entry, with what they replay of it."""
         node, parallelism = self._setup.node, self._setup.parallelism
-        sender, receiver = (
-            (entry.peer, entry.subtask) if entry.direction == "in" else (entry.subtask, entry.peer)
-        )
+        sender, receiver = (entry.peer, entry.subtask) if entry.direction == "in" else (entry.subtask, entry.peer)
         if parallelism == self._manifest.parallelism:
             if receiver == node:
                 yield ChannelId(edge.id, sender, node), self._messages(edge, entry)

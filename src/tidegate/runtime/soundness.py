@@ -159,4 +159,3 @@ def floor_of(store: Store, job: str) -> int:
     except FileNotFoundError:
         return 0
     return int(text) if text.isdecimal() and len(text) < 20 else 0
-

@@ -204,17 +204,13 @@ def _chances(failures: int) -> Verdict:
     return RestartAfter(FIRST_PAUSE_MS << (failures - 1))
 
 
-def written(
-    frame: DataFrame, place: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None
-) -> list[Chunk]:
+def written(frame: DataFrame, place: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
     """Write a DataFrame's rows; what tasks wrote that did not succeed is in no list."""
     rows = frame.mapInArrow(_writer(place, spool, batch_id, schema, event_time), RESULT).collect()
     return [decode(Chunk, row.chunk.encode(), "spool") for row in rows]
 
 
-def _writer(
-    place: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None
-) -> Callable[[Batches], Batches]:
+def _writer(place: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
         context = TaskContext.get()
         assert context is not None

@@ -165,9 +165,7 @@ def check_session(spark: SparkSession, parallelism: int | None) -> int:
     if not isinstance(spark, SparkSession):
         raise InvalidUseError(f"start needs a Spark session given={type(spark).__name__}")
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        raise InvalidUseError(
-            "a gang keeps its executors: set spark.dynamicAllocation.enabled=false when you build the session"
-        )
+        raise InvalidUseError("a gang keeps its executors: set spark.dynamicAllocation.enabled=false when you build the session")
     free = await_slots(spark, parallelism)
     wanted = parallelism if parallelism is not None else max(1, free - busy(spark) - 1)
     if wanted < 1:

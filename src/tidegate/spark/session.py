@@ -49,9 +49,7 @@ LOOPBACK_ONLY = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "
 _MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
 
 
-def local_session(
-    master: str = "local[3]", app: str = "tidegate", *, log: Path | None = None, **conf: str
-) -> Session:
+def local_session(master: str = "local[3]", app: str = "tidegate", *, log: Path | None = None, **conf: str) -> Session:
     """A session with the settings above; ``conf`` adds to them or replaces them. On a local master workers are forked from a
     daemon that has everything imported.
 
@@ -143,9 +141,7 @@ def _candidates() -> Iterator[Path]:
 def _java_version(java: Path) -> int:
     """The major version that this java prints; 0 when it does not run."""
     try:
-        answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWER_TIMEOUT_S, check=False
-        )
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWER_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return 0
     found = re.search(r'version "(\d+)', answer.stderr)

@@ -46,9 +46,7 @@ class Closed:
         if self._ahead is not None and watermark >= int(self._ahead.max()):
             self._ahead = None
 
-    def open_at(
-        self, closing: int | npt.NDArray[np.int64], groups: npt.NDArray[np.uint16]
-    ) -> npt.NDArray[np.bool_]:
+    def open_at(self, closing: int | npt.NDArray[np.int64], groups: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
         """For rows of these key groups: is a window that closes at ``closing`` still open?"""
         if self._ahead is None:
             return np.full(len(groups), closing > self.through)
@@ -70,9 +68,7 @@ class Closed:
 
     def to_json(self) -> Json:
         """The closed stretches of key groups: [first group, end of groups, closed through]."""
-        values = [
-            self.through if self._ahead is None else max(self.through, int(self._ahead[g])) for g in self.own
-        ]
+        values = [self.through if self._ahead is None else max(self.through, int(self._ahead[g])) for g in self.own]
         stretches: list[Json] = []
         group = self.own.start
         for value, members in groupby(values):
@@ -97,18 +93,12 @@ class Closed:
 def checked_stretches(stretches: Json, groups: int) -> list[Stretch]:
     """Stored stretches of key groups, each with a watermark."""
     if not isinstance(stretches, list):
-        raise CorruptDataError(
-            f"stored state has no list of closed windows closed_through={stretches!r:.100}"
-        )
+        raise CorruptDataError(f"stored state has no list of closed windows closed_through={stretches!r:.100}")
     checked: list[Stretch] = []
     for stretch in stretches:
         match stretch:
-            case [int(first), int(end), int(through)] if (
-                0 <= first < end <= groups and NEVER <= through <= _I64_MAX
-            ):
+            case [int(first), int(end), int(through)] if 0 <= first < end <= groups and NEVER <= through <= _I64_MAX:
                 checked.append((first, end, through))
             case _:
-                raise CorruptDataError(
-                    f"stored state has an impossible closed window stretch={stretch!r:.100}"
-                )
+                raise CorruptDataError(f"stored state has an impossible closed window stretch={stretch!r:.100}")
     return checked

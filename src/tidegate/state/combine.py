@@ -15,9 +15,7 @@ from tidegate.state.order import comparable
 from tidegate.state.partial import too_large
 
 
-def combined(
-    old: pa.RecordBatch, new: pa.RecordBatch, parts: Sequence[Part], counts: Sequence[str] = ()
-) -> pa.RecordBatch:
+def combined(old: pa.RecordBatch, new: pa.RecordBatch, parts: Sequence[Part], counts: Sequence[str] = ()) -> pa.RecordBatch:
     """The rows of ``new`` with the parts of both. ``counts`` are columns that are added up like parts."""
     columns = {name: new.column(name) for name in new.schema.names}
     for name in counts:

@@ -133,6 +133,7 @@ class AggregateColumn:
 
 # -- result types --------------------------------------------------------------------------------------------
 
+
 def _int64(where: str, kind: pa.DataType) -> pa.DataType:
     return pa.int64()
 

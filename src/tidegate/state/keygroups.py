@@ -66,9 +66,7 @@ def owners(parallelism: int, groups: int = 128) -> npt.NDArray[np.uint16]:
     return (np.arange(groups, dtype=np.int64) * parallelism // groups).astype(np.uint16)
 
 
-def partition(
-    batch: pa.RecordBatch, keys: Sequence[str], parallelism: int, groups: int = 128
-) -> list[pa.RecordBatch | None]:
+def partition(batch: pa.RecordBatch, keys: Sequence[str], parallelism: int, groups: int = 128) -> list[pa.RecordBatch | None]:
     """The batch's rows by owning subtask, in their order; ``None`` for a subtask that gets none."""
     if parallelism == 1:
         return [batch if batch.num_rows else None]
@@ -81,10 +79,7 @@ def split(batch: pa.RecordBatch, targets: npt.NDArray[np.uint16], count: int) ->
     if batch.num_rows in sizes:
         return [batch if size and size == batch.num_rows else None for size in sizes]
     if count <= _TAKE_TARGETS_MAX:
-        return [
-            rows(batch, np.flatnonzero(targets == target)) if size else None
-            for target, size in enumerate(sizes)
-        ]
+        return [rows(batch, np.flatnonzero(targets == target)) if size else None for target, size in enumerate(sizes)]
     ordered = rows(batch, np.argsort(targets, kind="stable"))
     ends = np.cumsum(sizes).tolist()
     return [ordered.slice(end - size, size) if size else None for end, size in zip(ends, sizes, strict=True)]

@@ -50,8 +50,7 @@ def check_key_groups(groups: int, pieces: Sequence[Restored]) -> None:
         stored = piece.meta.get("key_groups")
         if stored != groups:
             raise InvalidUseError(
-                f"the checkpoint has another number of key groups: start with that one "
-                f"checkpoint={stored!r:.100} plan={groups}"
+                f"the checkpoint has another number of key groups: start with that one checkpoint={stored!r:.100} plan={groups}"
             )
 
 

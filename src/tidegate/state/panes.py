@@ -114,9 +114,7 @@ class Panes:
         starts: set[int] = set()
         for pane in self._panes:
             mine = self._windows.starts(pane)
-            starts.update(
-                range(max(mine.start, closing.start), min(mine.stop, closing.stop), self._windows.slide)
-            )
+            starts.update(range(max(mine.start, closing.start), min(mine.stop, closing.stop), self._windows.slide))
         return sorted(starts)
 
     def window(self, start: int) -> list[Run]:
@@ -197,11 +195,7 @@ class Panes:
 def late_rows_of(pieces: Sequence[Restored], own: range) -> int:
     """The late rows that stored subtasks had counted and that are ours to count on: each belongs to one new
     subtask."""
-    return sum(
-        _whole(piece.meta.get("late_rows"))
-        for piece in pieces
-        if _whole(piece.meta.get("first_group")) in own
-    )
+    return sum(_whole(piece.meta.get("late_rows")) for piece in pieces if _whole(piece.meta.get("first_group")) in own)
 
 
 def _whole(value: Json) -> int:

@@ -116,9 +116,7 @@ def grouped(table: pa.Table, keys: Sequence[str], calls: Sequence[Call]) -> list
     if found is not None:
         return found
     result = pa.TableGroupBy(table, list(keys), use_threads=False).aggregate(list(calls)).combine_chunks()
-    return [
-        column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in result.itercolumns()
-    ]
+    return [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in result.itercolumns()]
 
 
 def summable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
@@ -154,10 +152,7 @@ def fitted(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
     A value that does not fit is an error.
     """
-    arrays = [
-        column if column.type == field.type else _fit(column, field)
-        for column, field in zip(columns, schema, strict=True)
-    ]
+    arrays = [column if column.type == field.type else _fit(column, field) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -194,9 +189,7 @@ def counted_partials(batches: Sequence[pa.RecordBatch], layout: Layout) -> pa.Re
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def merged_columns(
-    table: pa.Table, by: Sequence[str], parts: Sequence[Part], counts: Sequence[Call] = ()
-) -> list[pa.Array]:
+def merged_columns(table: pa.Table, by: Sequence[str], parts: Sequence[Part], counts: Sequence[Call] = ()) -> list[pa.Array]:
     """Partials by these columns: the columns, then the results of ``counts``, then those of the parts."""
     columns = {name: table.column(name) for name in (*by, *(str(name) for name, _ in counts))}
     calls, orders = list(counts), {}

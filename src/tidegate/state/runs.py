@@ -38,8 +38,7 @@ def by_pane(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
     ordered = keygroups.rows(batch, order)
     edges = np.append(np.searchsorted(values[order], distinct), len(values)).tolist()
     return [
-        (pane, ordered.slice(start, stop - start))
-        for pane, start, stop in zip(distinct.tolist(), edges, edges[1:], strict=False)
+        (pane, ordered.slice(start, stop - start)) for pane, start, stop in zip(distinct.tolist(), edges, edges[1:], strict=False)
     ]
 
 
@@ -50,8 +49,7 @@ def relabelled(batch: pa.RecordBatch, value: int) -> pa.RecordBatch:
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows in as few batches as Arrow's offsets allow: one, unless there are gigabytes of strings.
-    """
+    """The same rows in as few batches as Arrow's offsets allow: one, unless there are gigabytes of strings."""
     if len(batches) == 1:
         return list(batches)
     return list(pa.Table.from_batches(batches).combine_chunks().to_batches())

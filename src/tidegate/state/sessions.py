@@ -28,9 +28,7 @@ _SESSION = "__session"
 _I64_MAX = (1 << 63) - 1
 
 
-def sessions_of_rows(
-    table: pa.Table, layout: Layout, event_time: str, gap: int, schema: pa.Schema
-) -> pa.RecordBatch:
+def sessions_of_rows(table: pa.Table, layout: Layout, event_time: str, gap: int, schema: pa.Schema) -> pa.RecordBatch:
     """The sessions of raw rows among themselves.
 
     A row without a time, or so near the end of time that its session has no end in 64 bits, is a session
@@ -47,9 +45,7 @@ def sessions_of_rows(
     return merged_sessions(pa.table(columns), layout, schema)
 
 
-def merged_sessions(
-    table: pa.Table, layout: Layout, schema: pa.Schema, *, counted: bool = False
-) -> pa.RecordBatch:
+def merged_sessions(table: pa.Table, layout: Layout, schema: pa.Schema, *, counted: bool = False) -> pa.RecordBatch:
     """Sessions of the same key that overlap become one; all others stay.
 
     Rows of one session have its start and its end; there is one for each value distinguished, or one in all with

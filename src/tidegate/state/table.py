@@ -115,9 +115,7 @@ class KeyedTable(Generic[R]):
         first = int(np.searchsorted(ordered, 0))
         pieces = self._pieces(ordered[first:])
         if not pieces:
-            return pa.RecordBatch.from_arrays(
-                [pa.nulls(len(slots), field.type) for field in self.schema], schema=self.schema
-            )
+            return pa.RecordBatch.from_arrays([pa.nulls(len(slots), field.type) for field in self.schema], schema=self.schema)
         back = np.empty(len(slots), np.int64)
         back[order] = np.arange(len(slots)) - first
         rows = pa.array(back, mask=back < 0)

@@ -43,9 +43,7 @@ def open_store(url: str | Path, *, options: Mapping[str, str] | None = None) -> 
 
             return open_object_store(url, options)
         case scheme:
-            raise InvalidUseError(
-                f"no store of this kind, use file, s3, gs, az or memory scheme={scheme or 'none'}"
-            )
+            raise InvalidUseError(f"no store of this kind, use file, s3, gs, az or memory scheme={scheme or 'none'}")
 
 
 def local_path(place: str) -> str | None:

@@ -77,9 +77,7 @@ def _check_split(source: Source, copy: Source, split: Split, rows_max: int, poll
         rest = _read(copy, split, offset, whole.rows - rows, max(1, poll_rows * 2 // 3))
         same = _table(source, rest).equals(table.slice(given))
         _need(same, f"reading again from an offset gave other rows split={split.id} offset={offset!r}")
-        _need(
-            rest.rows == whole.rows - rows, f"an offset counts other rows split={split.id} offset={offset!r}"
-        )
+        _need(rest.rows == whole.rows - rows, f"an offset counts other rows split={split.id} offset={offset!r}")
 
 
 def _read(source: Source, split: Split, offset: Offset, rows_max: int, poll_rows: int) -> _Reading:
@@ -121,9 +119,7 @@ def _take(
     given = 0 if batch is None else batch.num_rows
     _need(given <= rows, f"a poll gave more rows than it counted split={split.id}")
     if batch is not None:
-        _need(
-            batch.schema.equals(source.schema), f"a batch has another schema than the source split={split.id}"
-        )
+        _need(batch.schema.equals(source.schema), f"a batch has another schema than the source split={split.id}")
         batch.validate(full=True)
         _check_times(source, split, batch, rows, highest)
         reading.batches.append(batch)
@@ -212,9 +208,7 @@ class _Bench:
     def expect(self, *keys: int, when: str) -> None:
         found = self.visible(self.sink)
         is_keys = sorted(found.column("key").to_pylist()) if found.num_rows else []
-        _need(
-            is_keys == sorted(keys), f"{when}: a reader sees other rows is={is_keys} expected={sorted(keys)}"
-        )
+        _need(is_keys == sorted(keys), f"{when}: a reader sees other rows is={is_keys} expected={sorted(keys)}")
 
 
 def rows_of(*keys: int) -> pa.RecordBatch:

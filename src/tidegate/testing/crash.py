@@ -126,9 +126,7 @@ def kill_node(job: Watched, node: int | None = None, timeout_s: float = WAIT_S) 
     return Kill(int(chosen["node"]), int(chosen["pid"]), int(metrics["gang"]), recovered_s)
 
 
-def kill_at_random(
-    job: Watched, kills: int, seed: int, *, longest_wait_s: float = 0.5, timeout_s: float = WAIT_S
-) -> list[Kill]:
+def kill_at_random(job: Watched, kills: int, seed: int, *, longest_wait_s: float = 0.5, timeout_s: float = WAIT_S) -> list[Kill]:
     """Kill random nodes at random moments, one after the other, the same choices for the same seed.
 
     Each wait of up to ``longest_wait_s`` begins when the job runs. Gives the kills that hit: fewer when the job ended first.
@@ -168,9 +166,7 @@ def read_output(path: str | Path) -> pa.Table:
     return ds.dataset(files, format="parquet").to_table()
 
 
-def assert_same_rows(
-    found: pa.Table, expected: pa.Table, *, close: Sequence[str] = (), tolerance: float = TOLERANCE
-) -> None:
+def assert_same_rows(found: pa.Table, expected: pa.Table, *, close: Sequence[str] = (), tolerance: float = TOLERANCE) -> None:
     """Both tables have the same rows, in any order, as often. Columns named in ``close`` may differ by float rounding.
 
     Rows are matched by all other columns; where several agree in those, by the order of the ``close`` ones.

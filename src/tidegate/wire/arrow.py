@@ -44,9 +44,7 @@ def check_schema(schema: pa.Schema) -> None:
     """Refuse a schema whose batches cannot travel by themselves."""
     for field in schema:
         if _holds_dictionary(field.type):
-            raise InvalidUseError(
-                f"dictionary-encoded columns cannot cross a channel, cast them before column={field.name}"
-            )
+            raise InvalidUseError(f"dictionary-encoded columns cannot cross a channel, cast them before column={field.name}")
 
 
 def _holds_dictionary(kind: pa.DataType) -> bool:
@@ -169,4 +167,3 @@ def decode_message(frame: Frame, schema: pa.Schema) -> Message:
             return End()
         case _:
             raise ProtocolError(f"this frame does not belong among the data kind={frame.kind.name}")
-

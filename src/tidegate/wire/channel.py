@@ -53,8 +53,7 @@ class InboundChannel:
     """The receiving end. Its reader thread runs ``run``; the loop thread gives credit back."""
 
     def __init__(
-        self, channel: ChannelId, schema: pa.Schema, connection: Connection, events: Events, max_frame_bytes:
-        int
+        self, channel: ChannelId, schema: pa.Schema, connection: Connection, events: Events, max_frame_bytes: int
     ) -> None:
         self._channel = channel
         self._schema = schema
@@ -133,9 +132,7 @@ class InboundChannel:
 class TcpOutbound:
     """The sending end: a writer thread, and a reader thread that takes credits and owns the connection."""
 
-    def __init__(
-        self, channel: ChannelId, connection: Connection, events: Events, release: Callable[[], None]
-    ) -> None:
+    def __init__(self, channel: ChannelId, connection: Connection, events: Events, release: Callable[[], None]) -> None:
         self._channel = channel
         self._connection = connection
         self._events = events

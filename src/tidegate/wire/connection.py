@@ -149,9 +149,7 @@ class TlsConnection:
         self._plain = plain
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=server, server_hostname=None if server else host
-        )
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server, server_hostname=None if server else host)
         self._cipher = threading.Lock()
         self._sending = threading.Lock()
         self._encrypted = memoryview(bytearray(TLS_CHUNK_BYTES))

@@ -52,6 +52,7 @@ BEAT_WAIT_S = 0.05
 RETRY_PAUSES_S = (0.1, 0.3, 0.9)
 """A node whose line breaks before the proof tries again: it may have been pushed out by a crowd of strangers."""
 
+
 class Handler(Protocol):
     """What the coordinator does with its nodes. Called from network threads: be quick and thread-safe.
 
@@ -91,9 +92,7 @@ class NodeConnection:
         self._context = context
         self._peer = peer
         self._settings = settings
-        self._outbox: Outbox[CoordinatorMessage] = Outbox(
-            lambda: CoordinatorMessage(heartbeat=Heartbeat()), **_outbox(settings)
-        )
+        self._outbox: Outbox[CoordinatorMessage] = Outbox(lambda: CoordinatorMessage(heartbeat=Heartbeat()), **_outbox(settings))
         self._silence = _silence(settings)
         self._error: Exception | None = None
         self._joined = False
@@ -186,9 +185,7 @@ class ControlServer:
         self._lock = threading.Lock()
         self._closing = False
         self._refusals = LogBudget(log)
-        self._port = ControlPort(
-            bind, waiting_max=self._settings.max_newcomers, patience_s=self._settings.handshake_s
-        )
+        self._port = ControlPort(bind, waiting_max=self._settings.max_newcomers, patience_s=self._settings.handshake_s)
         self.address = f"{advertise or bind}:{self._port.port}"
         streams = self._settings.max_nodes + self._settings.max_newcomers + 1
         self._pool = ThreadPoolExecutor(streams, thread_name_prefix="tidegate-control")
@@ -335,9 +332,7 @@ class ControlClient:
         self._settings = settings or ControlSettings()
         self._on_message = on_message
         self._on_lost = on_lost
-        self._outbox: Outbox[NodeMessage] = Outbox(
-            lambda: NodeMessage(heartbeat=heartbeat()), **_outbox(self._settings)
-        )
+        self._outbox: Outbox[NodeMessage] = Outbox(lambda: NodeMessage(heartbeat=heartbeat()), **_outbox(self._settings))
         self._silence = _silence(self._settings)
         self._error: Exception | None = None
         self._closing = False

@@ -43,9 +43,7 @@ class CreditWindow:
         if size_bytes < 0:
             raise InvalidUseError(f"a size is not negative size_bytes={size_bytes}")
         if self._balance_bytes <= 0:
-            raise ProtocolError(
-                f"sent without credit balance_bytes={self._balance_bytes} size_bytes={size_bytes}"
-            )
+            raise ProtocolError(f"sent without credit balance_bytes={self._balance_bytes} size_bytes={size_bytes}")
         self._balance_bytes -= size_bytes
 
     def credited(self, size_bytes: int) -> bool:

@@ -148,9 +148,7 @@ class FrameDecoder:
     a malformed frame the frames before it are still given out; every later call raises the same error.
     """
 
-    def __init__(
-        self, *, max_frame_bytes: int = MAX_FRAME_BYTES, allocate: Callable[[int], memoryview] | None = None
-    ) -> None:
+    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES, allocate: Callable[[int], memoryview] | None = None) -> None:
         if not HEADER_BYTES <= max_frame_bytes <= U32_MAX:
             raise InvalidUseError(f"the frame limit is out of range max_frame_bytes={max_frame_bytes}")
         self._max_frame_bytes = max_frame_bytes

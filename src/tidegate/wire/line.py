@@ -41,8 +41,7 @@ class ControlSettings:
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_s < self.silence_s:
             raise InvalidUseError(
-                f"a heartbeat must come before silence is noticed heartbeat_s={self.heartbeat_s}"
-                f" silence_s={self.silence_s}"
+                f"a heartbeat must come before silence is noticed heartbeat_s={self.heartbeat_s} silence_s={self.silence_s}"
             )
         if min(self.max_message_bytes, self.outbox_max, self.max_nodes, self.max_newcomers, self.handshake_s) <= 0:
             raise InvalidUseError("the limits of the control plane are positive")

@@ -36,9 +36,7 @@ class Outbox(Generic[M]):
         """Queue a message; False when there is no room. After the end it is dropped."""
         size = message.ByteSize()
         if size > self._max_message_bytes:
-            raise InvalidUseError(
-                f"a control message over its limit size_bytes={size} limit={self._max_message_bytes}"
-            )
+            raise InvalidUseError(f"a control message over its limit size_bytes={size} limit={self._max_message_bytes}")
         with self._changed:
             if len(self._messages) >= self._outbox_max:
                 return False

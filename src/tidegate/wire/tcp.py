@@ -182,9 +182,7 @@ class TcpTransport:
             except OSError as error:
                 cause = error
             if time.monotonic() + pause_s >= deadline or self._closing.wait(pause_s):
-                raise NodeUnreachable(
-                    f"cannot open a channel: {cause} channel={channel} address={address}"
-                ) from cause
+                raise NodeUnreachable(f"cannot open a channel: {cause} channel={channel} address={address}") from cause
             pause_s = min(2 * pause_s, RETRY_MOST_S)
 
     def credit(self, channel: ChannelId, size_bytes: int) -> None:
@@ -243,9 +241,7 @@ class TcpTransport:
     def _claim(self, connection: Connection, channel: ChannelId) -> Connection:
         try:
             challenge = check_challenge(_read_hello(connection))
-            claim = pack_claim(
-                self._secret, challenge, secrets.token_bytes(NONCE_BYTES), Claim(self._gang, channel)
-            )
+            claim = pack_claim(self._secret, challenge, secrets.token_bytes(NONCE_BYTES), Claim(self._gang, channel))
             connection.send(pack_frame(FrameType.HELLO, claim))
             verdict = open_verdict(self._secret, challenge, claim, _read_hello(connection))
         except ProtocolError as error:

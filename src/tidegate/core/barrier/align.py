@@ -32,13 +32,11 @@ class UnalignedCheckpointConfig:
     def __post_init__(self) -> None:
         if self.alignment_timeout_threshold_ms < 0:
             raise InvalidUseError(
-                "give an alignment timeout of 0 or more"
-                f" alignment_timeout_threshold_ms={self.alignment_timeout_threshold_ms}"
+                f"give an alignment timeout of 0 or more alignment_timeout_threshold_ms={self.alignment_timeout_threshold_ms}"
             )
         if self.max_inflight_buffer_bytes <= 0:
             raise InvalidUseError(
-                "give a positive limit for in-flight data"
-                f" max_inflight_buffer_bytes={self.max_inflight_buffer_bytes}"
+                f"give a positive limit for in-flight data max_inflight_buffer_bytes={self.max_inflight_buffer_bytes}"
             )
         if self.force_unaligned and not self.enabled:
             raise InvalidUseError("unaligned checkpoints can't be both forced and off enabled=False")
@@ -290,9 +288,7 @@ class BarrierAligner:
         self.state = Aligning(barrier, arrived)
         return [Hold(input_id)]
 
-    def _cut(
-        self, barrier: CheckpointBarrier, arrived: frozenset[int], known: frozenset[int]
-    ) -> list[Outcome]:
+    def _cut(self, barrier: CheckpointBarrier, arrived: frozenset[int], known: frozenset[int]) -> list[Outcome]:
         record = self.open - arrived
         self.state = Recording(barrier, record)
         return [Cut(barrier.as_unaligned(), record), *self._close(known)]

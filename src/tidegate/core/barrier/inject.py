@@ -110,9 +110,7 @@ class BarrierInjectorConfig:
 
     def __post_init__(self) -> None:
         if self.periodic_interval_ms is not None and self.periodic_interval_ms <= 0:
-            raise InvalidUseError(
-                f"the interval must be positive, or None periodic_interval_ms={self.periodic_interval_ms}"
-            )
+            raise InvalidUseError(f"the interval must be positive, or None periodic_interval_ms={self.periodic_interval_ms}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +309,4 @@ class CheckpointBarrierInjector:
 
 
 def _stale(checkpoint_id: int, highest: int) -> EpochMismatch:
-    return EpochMismatch(
-        f"this checkpoint id is dead: ask with a higher one checkpoint_id={checkpoint_id} highest={highest}"
-    )
+    return EpochMismatch(f"this checkpoint id is dead: ask with a higher one checkpoint_id={checkpoint_id} highest={highest}")

@@ -239,11 +239,7 @@ class UnalignedCheckpointer(Generic[T]):
         return barrier.is_unaligned or self._config.force_unaligned or barrier.checkpoint_id <= self._overdue
 
     def _stays_aligned(self, barrier: CheckpointBarrier) -> bool:
-        return (
-            not self._may_overtake
-            or barrier.checkpoint_id == self._pinned
-            or self._config.keeps_aligned(barrier)
-        )
+        return not self._may_overtake or barrier.checkpoint_id == self._pinned or self._config.keeps_aligned(barrier)
 
     def _overtake(self, barrier: CheckpointBarrier) -> list[Effect]:
         self._by_deadline = barrier.is_aligned and not self._config.force_unaligned

@@ -48,8 +48,7 @@ class AlignmentThreshold:
     def __post_init__(self) -> None:
         if not 1 <= self.least_ms <= self.ms <= self.most_ms:
             raise InvalidUseError(
-                "an adaptive threshold lies within its bounds"
-                f" least_ms={self.least_ms} ms={self.ms} most_ms={self.most_ms}"
+                f"an adaptive threshold lies within its bounds least_ms={self.least_ms} ms={self.ms} most_ms={self.most_ms}"
             )
 
     @classmethod

@@ -37,9 +37,7 @@ class CheckpointPhase(Enum):
 
 
 LEGAL_PHASES: dict[CheckpointPhase, frozenset[CheckpointPhase]] = {
-    CheckpointPhase.INJECTING_BARRIERS: frozenset(
-        {CheckpointPhase.WAITING_FOR_PREPARE, CheckpointPhase.ABORTED}
-    ),
+    CheckpointPhase.INJECTING_BARRIERS: frozenset({CheckpointPhase.WAITING_FOR_PREPARE, CheckpointPhase.ABORTED}),
     CheckpointPhase.WAITING_FOR_PREPARE: frozenset({CheckpointPhase.COMMITTING, CheckpointPhase.ABORTED}),
     # Only a conflict aborts here: the slot went to somebody else, so the manifest can never be in the log.
     CheckpointPhase.COMMITTING: frozenset({CheckpointPhase.COMPLETED, CheckpointPhase.ABORTED}),
@@ -108,8 +106,7 @@ class Attempt:
         """Go to another phase, if that is legal."""
         if phase not in LEGAL_PHASES[self.phase]:
             raise UnexpectedPhase(
-                f"a checkpoint cannot go from {self.phase.value!r} to {phase.value!r}"
-                f" checkpoint_id={self.checkpoint_id}"
+                f"a checkpoint cannot go from {self.phase.value!r} to {phase.value!r} checkpoint_id={self.checkpoint_id}"
             )
         self.phase = phase
 
@@ -226,9 +223,7 @@ def assemble(
             edges=shape.edges_of(entry.channel for ack in acks for entry in ack.inflight),
             committables=tuple(replace(c, epoch=c.epoch or attempt.epoch) for c in committables),
             objects=tuple(objects.values()),
-            nodes=tuple(
-                NodeStats(a.node, a.bytes_uploaded, a.duration_ms, a.unaligned, a.stats) for a in acks
-            ),
+            nodes=tuple(NodeStats(a.node, a.bytes_uploaded, a.duration_ms, a.unaligned, a.stats) for a in acks),
         )
         manifest.check_parent(attempt.parent)
     except InvalidUseError as error:
@@ -241,12 +236,6 @@ def assemble(
 def uuid7(wall_ms: int, seed: str) -> str:
     """A version 7 UUID of this time. The same seed gives the same random part, so seeds must not repeat."""
     noise = int.from_bytes(sha256(seed.encode()).digest()[:10], "big")
-    value = (
-        (wall_ms & ((1 << 48) - 1)) << 80
-        | 7 << 76
-        | (noise >> 62 & 0xFFF) << 64
-        | 2 << 62
-        | noise & ((1 << 62) - 1)
-    )
+    value = (wall_ms & ((1 << 48) - 1)) << 80 | 7 << 76 | (noise >> 62 & 0xFFF) << 64 | 2 << 62 | noise & ((1 << 62) - 1)
     text = f"{value:032x}"
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -22,8 +22,7 @@ class PublishBudget:
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.refill_ms < 1:
             raise InvalidUseError(
-                "a budget has a token and a time to get it back"
-                f" capacity={self.capacity} refill_ms={self.refill_ms}"
+                f"a budget has a token and a time to get it back capacity={self.capacity} refill_ms={self.refill_ms}"
             )
 
 

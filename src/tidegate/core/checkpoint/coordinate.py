@@ -229,9 +229,7 @@ class DistributedCheckpointCoordinator(Leader):
         if attempt is None:
             return
         if event.node not in attempt.sources:
-            raise ProtocolError(
-                f"not a node with sources node={event.node} sources={sorted(attempt.sources)}"
-            )
+            raise ProtocolError(f"not a node with sources node={event.node} sources={sorted(attempt.sources)}")
         attempt.injection_acked(event.node, now_ms)
 
     def _node_prepared(self, ack: PrepareAck, now_ms: int) -> None:
@@ -271,9 +269,7 @@ class DistributedCheckpointCoordinator(Leader):
     def _commit(self, attempt: Attempt, now_ms: int) -> None:
         try:
             manifest = self._manifest(attempt)
-            entry = Commit(
-                slot=attempt.epoch, term=attempt.term, write_id=self._write_id(), manifest=manifest
-            )
+            entry = Commit(slot=attempt.epoch, term=attempt.term, write_id=self._write_id(), manifest=manifest)
             encode_entry(entry)  # what cannot be stored must fail here, before the put
         except (ManifestSerializationFailed, InvalidUseError) as error:
             failure = ManifestSerializationFailed(str(error), checkpoint_id=attempt.checkpoint_id)
@@ -316,9 +312,7 @@ class DistributedCheckpointCoordinator(Leader):
         if attempt.requests or manifest.final:  # a savepoint is always asked for
             self._publisher.flush()
         duration_ms = now_ms - attempt.started_ms
-        self.metrics.completed(
-            duration_ms, sum(n.bytes_uploaded for n in manifest.nodes), manifest.is_unaligned
-        )
+        self.metrics.completed(duration_ms, sum(n.bytes_uploaded for n in manifest.nodes), manifest.is_unaligned)
         self._out.append(orders.WriteLatestHint(manifest.epoch))
         if self._gang_alive:
             self._out += command.committed(attempt, self._stamp())
@@ -334,9 +328,7 @@ class DistributedCheckpointCoordinator(Leader):
             collection = orders.CollectGarbage(self.next_id, kept_objects(self.log), resumable(self.log))
             self._out.append(collection)
 
-    def _abort(
-        self, attempt: Attempt, error: CheckpointAbortedError, now_ms: int, *, failure: bool = True
-    ) -> None:
+    def _abort(self, attempt: Attempt, error: CheckpointAbortedError, now_ms: int, *, failure: bool = True) -> None:
         """Give it up. What its sinks have staged goes into the next manifest: sources do not rewind."""
         attempt.move(CheckpointPhase.ABORTED)
         self.attempt = None

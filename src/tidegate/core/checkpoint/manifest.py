@@ -78,17 +78,13 @@ class RunEntry:
         """The bytes of an inline run."""
         text = self.inline or ""
         if len(text) > 2 * INLINE_BYTES_MAX:
-            raise InvalidUseError(
-                f"an inline run is too long, use an object inline_bytes_max={INLINE_BYTES_MAX}"
-            )
+            raise InvalidUseError(f"an inline run is too long, use an object inline_bytes_max={INLINE_BYTES_MAX}")
         try:
             data = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError) as error:
             raise InvalidUseError(f"an inline run is not base64: {error}") from error
         if len(data) > INLINE_BYTES_MAX:
-            raise InvalidUseError(
-                f"an inline run is too long, use an object inline_bytes_max={INLINE_BYTES_MAX}"
-            )
+            raise InvalidUseError(f"an inline run is too long, use an object inline_bytes_max={INLINE_BYTES_MAX}")
         return data
 
 
@@ -220,16 +216,12 @@ class CheckpointManifest:
 
     def __post_init__(self) -> None:
         if self.format_version != FORMAT_VERSION:
-            raise InvalidUseError(
-                f"written by another version of tidegate format_version={self.format_version}"
-            )
+            raise InvalidUseError(f"written by another version of tidegate format_version={self.format_version}")
         self._check_numbers()
         self._check_unique()
         self._check_objects()
         if self.inflight and (self.final or self.savepoint is not None or not self.is_unaligned):
-            raise InvalidUseError(
-                "only an unaligned checkpoint that is neither final nor a savepoint has in-flight data"
-            )
+            raise InvalidUseError("only an unaligned checkpoint that is neither final nor a savepoint has in-flight data")
 
     def to_json(self) -> bytes:
         """The stored form."""
@@ -271,9 +263,7 @@ class CheckpointManifest:
         for entry in self.objects:
             owner = checkpoint_of(paths.parse(entry.path)) or 0
             if owner < oldest_id and entry not in inherited:
-                raise InvalidUseError(
-                    f"names an object that neither it nor its parent owns path={entry.path}"
-                )
+                raise InvalidUseError(f"names an object that neither it nor its parent owns path={entry.path}")
 
     def _check_numbers(self) -> None:
         identifier = CheckpointId(self.checkpoint_id)
@@ -296,9 +286,7 @@ class CheckpointManifest:
         check_unique("in-flight data", flights)
         check_unique("committable", (e.key for e in self.committables))
         check_unique("object", (e.path for e in self.objects))
-        places = [(e.operator, e.subtask) for e in self.operators] + [
-            (e.operator, e.subtask) for e in self.sources
-        ]
+        places = [(e.operator, e.subtask) for e in self.operators] + [(e.operator, e.subtask) for e in self.sources]
         for operator, subtask in places + [(e.operator, e.subtask) for e in self.inflight]:
             if subtask >= self.parallelism:
                 raise InvalidUseError(f"no such subtask operator={operator} subtask={subtask}")
@@ -312,14 +300,10 @@ class CheckpointManifest:
         for path in sizes:
             owner = checkpoint_of(paths.parse(path))
             if owner is None or owner > self.checkpoint_id:
-                raise InvalidUseError(
-                    f"not an object of this job and of this or an earlier checkpoint path={path}"
-                )
+                raise InvalidUseError(f"not an object of this job and of this or an earlier checkpoint path={path}")
         for path, offset, length in byte_ranges((*self.operators, *self.sources), self.inflight):
             if path not in sizes or offset + length > sizes[path]:
-                raise InvalidUseError(
-                    f"names bytes that no listed object has path={path} offset={offset} length={length}"
-                )
+                raise InvalidUseError(f"names bytes that no listed object has path={path} offset={offset} length={length}")
 
 
 def byte_ranges(

@@ -28,9 +28,7 @@ LEGAL_MODES: dict[Mode, frozenset[Mode]] = {
     Mode.READING: frozenset({Mode.TAKING_OVER, Mode.STOPPED, Mode.DEPOSED}),
     Mode.TAKING_OVER: frozenset({Mode.READING, Mode.CONFIRMING, Mode.DEPOSED}),
     Mode.CONFIRMING: frozenset({Mode.READY, Mode.DEPOSED}),
-    Mode.READY: frozenset(
-        {Mode.RESTORING, Mode.RECOVERING, Mode.STARTING, Mode.RUNNING, Mode.STOPPED, Mode.DEPOSED}
-    ),
+    Mode.READY: frozenset({Mode.RESTORING, Mode.RECOVERING, Mode.STARTING, Mode.RUNNING, Mode.STOPPED, Mode.DEPOSED}),
     Mode.RESTORING: frozenset({Mode.RECOVERING, Mode.DEPOSED}),
     Mode.RECOVERING: frozenset({Mode.STARTING, Mode.FINISHED, Mode.STOPPED, Mode.DEPOSED}),
     Mode.STARTING: frozenset({Mode.RUNNING, Mode.ENDING, Mode.SETTLING, Mode.DEPOSED}),

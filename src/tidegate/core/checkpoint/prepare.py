@@ -82,9 +82,7 @@ class PrepareAck:
         if self.format_version != FORMAT_VERSION:
             raise InvalidUseError(f"sent by another version of tidegate format_version={self.format_version}")
         if CheckpointId(self.checkpoint_id).term != self.term:
-            raise InvalidUseError(
-                f"the id is not of this term checkpoint_id={self.checkpoint_id} term={self.term}"
-            )
+            raise InvalidUseError(f"the id is not of this term checkpoint_id={self.checkpoint_id} term={self.term}")
         if not all(c.gang == self.gang and c.checkpoint_id <= self.checkpoint_id for c in self.committables):
             raise InvalidUseError(f"a committable of another gang or of a later cut node={self.node}")
 
@@ -192,9 +190,7 @@ class PlanShape:
 def _given(ack: PrepareAck) -> set[str]:
     given = _stored(ack) | {f"task {report.task}/{report.subtask}" for report in ack.tasks}
     given |= {f"sink {sink}/{ack.node}" for sink in ack.sinks}
-    return given | {
-        _channel(report.task, report.subtask, channel) for report in ack.tasks for channel in report.channels
-    }
+    return given | {_channel(report.task, report.subtask, channel) for report in ack.tasks for channel in report.channels}
 
 
 def _stored(ack: PrepareAck) -> set[str]:

@@ -38,9 +38,7 @@ class FailureKind(IntEnum):
     """A store or a sink refuses us: somebody has to fix it."""
 
 
-COMES_AGAIN = frozenset(
-    {FailureKind.USER_FUNCTION, FailureKind.DEFECT, FailureKind.SETUP, FailureKind.STORAGE_REFUSED}
-)
+COMES_AGAIN = frozenset({FailureKind.USER_FUNCTION, FailureKind.DEFECT, FailureKind.SETUP, FailureKind.STORAGE_REFUSED})
 
 
 @dataclass(frozen=True, slots=True)

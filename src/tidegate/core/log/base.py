@@ -54,8 +54,7 @@ class Base:
         reach = {epoch for epoch in self.lineage if epoch >= self.oldest_restorable}
         return {
             "an entry has a write id": bool(self.write_id),
-            "term, gang and the oldest epoch have had their slots": max(self.term, self.gang, self.oldest_restorable)
-            < self.slot,
+            "term, gang and the oldest epoch have had their slots": max(self.term, self.gang, self.oldest_restorable) < self.slot,
             "slots ascend and are below the base": all(self._is_ascending(slots) for slots in lists),
             "an epoch is in the lineage or left behind": not set(self.lineage) & set(self.left),
             "a manifest that is held is not damaged": not set(self.held) & {*self.lost, *self.unread},

@@ -57,9 +57,7 @@ class Commit:
     def __post_init__(self) -> None:
         _check_entry(self)
         if (self.manifest.epoch, self.manifest.term) != (self.slot, self.term):
-            raise InvalidUseError(
-                f"a manifest of another slot or term slot={self.slot} epoch={self.manifest.epoch}"
-            )
+            raise InvalidUseError(f"a manifest of another slot or term slot={self.slot} epoch={self.manifest.epoch}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +79,7 @@ class Restore:
 LogEntry: TypeAlias = Takeover | Commit | Restore | Base
 Kind: TypeAlias = Literal["takeover", "commit", "restore", "base"]
 _KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, "restore": Restore, "base": Base}
-_OPENINGS: dict[Kind, bytes] = {
-    kind: f'{{"kind":"{kind}","slot":'.encode() for kind in ("takeover", "commit", "restore", "base")
-}
+_OPENINGS: dict[Kind, bytes] = {kind: f'{{"kind":"{kind}","slot":'.encode() for kind in ("takeover", "commit", "restore", "base")}
 OPENING_BYTES = max(map(len, _OPENINGS.values()))
 """So many bytes of an entry tell its kind."""
 _ADDED: dict[object, dict[str, object]] = {"takeover": {"host": "", "pid": 0, "wall_ms": 0}}
@@ -137,9 +133,7 @@ def read_entry(data: bytes, path: str, slot: int) -> LogRecord:
     name = plain.get("kind")
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise CorruptDataError(
-            f"not an entry that this version of tidegate knows kind={name!r} path={path}", path=path
-        )
+        raise CorruptDataError(f"not an entry that this version of tidegate knows kind={name!r} path={path}", path=path)
     entry = build(kind, _ADDED.get(name, {}) | plain, path)
     if entry.slot != slot:
         raise CorruptDataError(f"an entry of another slot slot={entry.slot} path={path}", path=path)

@@ -122,9 +122,7 @@ class JobPaths:
         """A run that later checkpoints may share."""
         return f"{self.job}/shared/{_padded(checkpoint_id)}-{_quoted(str(run))}.arrow"
 
-    def _flight(
-        self, checkpoint_id: int, operator: str, subtask: int, direction: Direction, channel: str | int
-    ) -> str:
+    def _flight(self, checkpoint_id: int, operator: str, subtask: int, direction: Direction, channel: str | int) -> str:
         folder = f"{self.job}/checkpoints/{_padded(checkpoint_id)}/operators/{_quoted(operator)}/{subtask:d}"
         return f"{folder}/{direction}flight_{_quoted(str(channel))}.buf"
 

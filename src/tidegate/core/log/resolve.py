@@ -138,10 +138,7 @@ def _newest_sound(case: _Case) -> Decision:
             return _unfit(case.shape, manifest) or _checked(case, epoch, found)
         skipped.append((epoch, why))
     damage = "; ".join(f"epoch {epoch}: {why}" for epoch, why in skipped)
-    return Refuse(
-        f"every retained checkpoint is damaged, restore a copy of the store or start with restore='none':"
-        f" {damage}"
-    )
+    return Refuse(f"every retained checkpoint is damaged, restore a copy of the store or start with restore='none': {damage}")
 
 
 def _unfit(shape: PlanShape, manifest: CheckpointManifest) -> Refuse | None:
@@ -166,7 +163,5 @@ def _checked(case: _Case, epoch: int | None, decision: Decision) -> Decision:
         return decision
     kept = {e for e in view.lineage() if epoch is not None and e <= epoch}
     if lost is not None or any(c.epoch not in kept for manifest in view.held() for c in manifest.committables):
-        return Refuse(
-            "a sink has published newer epochs and cannot take them back; restore the latest checkpoint"
-        )
+        return Refuse("a sink has published newer epochs and cannot take them back; restore the latest checkpoint")
     return decision

@@ -167,9 +167,7 @@ class LogView:
             oldest = self.oldest_restorable
             raise InvalidUseError(f"a checkpoint this old is no longer retained epoch={epoch} oldest={oldest}")
         if epoch in self._left:
-            raise InvalidUseError(
-                f"a later restore left this checkpoint behind epoch={epoch} head={self.head_epoch}"
-            )
+            raise InvalidUseError(f"a later restore left this checkpoint behind epoch={epoch} head={self.head_epoch}")
         if epoch not in self._lineage:
             raise InvalidUseError(f"there is no checkpoint with this epoch, see `tidegate checkpoints` for others epoch={epoch}")
 
@@ -241,9 +239,7 @@ class LogView:
             self._check_damaged(entry)
             return
         if entry.term != self.term:
-            raise InvalidUseError(
-                f"written by a leader whose term was over term={entry.term} current={self.term}"
-            )
+            raise InvalidUseError(f"written by a leader whose term was over term={entry.term} current={self.term}")
         if isinstance(entry, Restore):
             self._check_restore(entry.parent)
         elif isinstance(entry, Commit):

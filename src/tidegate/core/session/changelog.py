@@ -111,9 +111,7 @@ class Change:
             raise CorruptDataError(f"a change is cut off length={len(data)}")
         source, sequence, op_code, key_len, value_len = _CHANGE.unpack_from(data)
         if len(data) != _CHANGE.size + key_len + value_len:
-            raise CorruptDataError(
-                f"a change's lengths do not add up length={len(data)} key_len={key_len} value_len={value_len}"
-            )
+            raise CorruptDataError(f"a change's lengths do not add up length={len(data)} key_len={key_len} value_len={value_len}")
         key_end = _CHANGE.size + key_len
         try:
             return cls(source, sequence, _op_type(op_code), data[_CHANGE.size : key_end], data[key_end:])
@@ -164,9 +162,7 @@ class ChangelogBuffer:
 
     def __init__(self, *, changes_max: int = CHANGES_MAX, data_bytes_max: int = DATA_BYTES_MAX) -> None:
         if changes_max < 1 or not 0 <= data_bytes_max < U32_LIMIT:
-            raise InvalidUseError(
-                f"a changelog buffer needs room changes_max={changes_max} data_bytes_max={data_bytes_max}"
-            )
+            raise InvalidUseError(f"a changelog buffer needs room changes_max={changes_max} data_bytes_max={data_bytes_max}")
         self._changes_max = changes_max
         self._records = bytearray(changes_max * RECORD_BYTES)
         self._data = bytearray(data_bytes_max)
@@ -195,9 +191,7 @@ class ChangelogBuffer:
         _check_change(source, sequence, op_type, len(key), len(value))
         last = self._last.get(source, -1)
         if sequence <= last:
-            raise InvalidUseError(
-                f"a source's sequence only grows source={source} sequence={sequence} last={last}"
-            )
+            raise InvalidUseError(f"a source's sequence only grows source={source} sequence={sequence} last={last}")
         self._last[source] = sequence
         if source in self._dirty:
             return False

@@ -231,9 +231,7 @@ class CheckpointManager:
     def _reserve(self, now_ms: int) -> Completion:
         checkpoint_id = self._allocate()
         if checkpoint_id <= self._highest:
-            raise EpochMismatch(
-                f"a checkpoint id is never used twice checkpoint_id={checkpoint_id} highest={self._highest}"
-            )
+            raise EpochMismatch(f"a checkpoint id is never used twice checkpoint_id={checkpoint_id} highest={self._highest}")
         checkpoint_name(checkpoint_id)  # refuses what is no id
         self._highest = checkpoint_id
         return Completion(checkpoint_id, now_ms + self._config.timeout_ms)

@@ -150,9 +150,7 @@ class WalReader:
         return None
 
 
-def replay_after(
-    lsn: int, data: bytes, checksum: Checksum, *, path: str = ""
-) -> tuple[list[WalRecord], WalStop]:
+def replay_after(lsn: int, data: bytes, checksum: Checksum, *, path: str = "") -> tuple[list[WalRecord], WalStop]:
     """The records behind a checkpoint's position, and where reading stopped.
 
     A log that begins too late has lost records that the checkpoint lacks: it is corrupt. One that stops
@@ -163,9 +161,7 @@ def replay_after(
     reader = WalReader(data, checksum)
     records = list(reader)
     if records and records[0].lsn > lsn + 1:
-        raise CorruptDataError(
-            f"records are missing at the log's start after_lsn={lsn} first_lsn={records[0].lsn}", path=path
-        )
+        raise CorruptDataError(f"records are missing at the log's start after_lsn={lsn} first_lsn={records[0].lsn}", path=path)
     return [record for record in records if record.lsn > lsn], reader.stop
 
 
