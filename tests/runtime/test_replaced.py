@@ -46,7 +46,7 @@ def job(source: GatedSource, sink: MemorySink) -> tg.Pipeline:
     """Rows as they come, and all of them counted at the end: state that is too large to be inline, so it can be collected."""
     rows = tg.from_source(source)
     counted = rows.key_by("key").window(tg.tumbling("10h")).aggregate(n=tg.count())
-    return tg.Pipeline("w", rows.write(sink), counted.write(MemorySink()))
+    return tg.Pipeline("w", rows.write(sink), counted.write(MemorySink("counts")))
 
 
 def begun() -> tuple[World, Any, GatedSource, MemorySink]:
