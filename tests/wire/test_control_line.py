@@ -489,6 +489,8 @@ def test_a_server_whose_watch_dies_says_so(coordinator: Log, monkeypatch: pytest
     finally:
         server._connections = set()
         server.close()
+
+
 # -- attackers -----------------------------------------------------------------------------------------------------
 
 METHOD_PATH = f"/{SERVICE}/{METHOD}"
