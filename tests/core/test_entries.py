@@ -12,7 +12,7 @@ from torn import LOG, torn, unknown
 
 from tidegate.core.log import entries as stored
 from tidegate.core.log.codec import encode, seal
-from tidegate.core.log.entries import Damaged, LogEntry, decode_entry, encode_entry, explained, read_entry
+from tidegate.core.log.entries import Damaged, LogEntry, decode_entry, encode_entry, explained, missing_entry, read_entry
 from tidegate.core.log.view import LogView
 from tidegate.errors import CorruptDataError, InvalidUseError
 
@@ -123,3 +123,19 @@ def test_a_takeover_of_an_earlier_version_does_not_say_who_it_was() -> None:
         del plain[key]
     data = seal(json.dumps(plain, separators=(",", ":")).encode())
     assert decode_entry(data, "p", 4) == takeover(4)
+
+
+def test_a_damaged_base_did_nothing_and_one_that_is_gone_does_not_tell_what_it_was() -> None:
+    base = LogView(LOG).summed_up("b")
+    assert base is not None
+    (*_, damaged) = explained([*LOG, torn(base)])
+    assert isinstance(damaged, Damaged) and (damaged.kind, damaged.effect) == ("base", "none")
+    assert not damaged.may_be_commit
+    gone = missing_entry("log/4", 4)
+    assert gone.kind is None and "is missing path=log/4" in gone.why
+
+
+def test_what_was_before_a_commit_and_none_of_its_ancestors_was_nothing_that_matters() -> None:
+    """A base, say."""
+    (*_, record, _) = explained([*LOG, unknown(4), commit(5, 3)])
+    assert isinstance(record, Damaged) and record.effect == "none"

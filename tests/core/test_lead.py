@@ -408,6 +408,8 @@ def test_only_known_outcomes_and_answers_are_taken() -> None:
     with pytest.raises(AssertionError):
         leader._put_settled("outcome", 0)
     with pytest.raises(AssertionError):
+        leader._landed("entry", 0)
+    with pytest.raises(AssertionError):
         leader._sink_answered("answer", 0)
 
 

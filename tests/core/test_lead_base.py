@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from driving import Driver
 from test_view import commit, restore, takeover
 from torn import torn
@@ -173,18 +172,6 @@ def test_whoever_finds_out_that_the_log_has_gone_on_may_say_so() -> None:
 # -- why it stepped down
 
 
-@pytest.mark.parametrize(
-    ("reason", "text"),
-    [
-        (orders.Replaced(THEIRS, 9), "another driver has taken over slot=9"),
-        (orders.StoreSilent(3_000, "503"), "the store gave no answer for 3000 ms: 503"),
-        (orders.Unpublishable(20, "no space"), "committables cannot be published: no space"),
-    ],
-)
-def test_a_reason_can_be_read(reason: orders.StepDownReason, text: str) -> None:
-    assert str(reason) == text
-
-
 def test_a_store_that_never_answers_a_put_is_not_another_driver() -> None:
     driver = Driver(put_give_up_ms=500)
     driver.tell(events.LogRead(()))
@@ -195,3 +182,8 @@ def test_sinks_that_never_publish_are_not_another_driver() -> None:
     driver = Driver(publish_tries_max=1).start()
     driver.checkpoint(publish=False)
     assert driver.tell(events.PublishFailed(1, "no space")) == [orders.StepDown(orders.Unpublishable(1, "no space"))]
+
+
+def test_a_log_that_is_read_without_being_asked_for_is_stale() -> None:
+    driver = Driver().start()
+    assert driver.tell(events.LogRead(())) == [] and driver.machine.metrics.stale_messages == 1

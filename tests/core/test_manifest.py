@@ -22,6 +22,7 @@ from tidegate.core.checkpoint.manifest import (
     OperatorSnapshotEntry,
     RunEntry,
     SourceOffsetEntry,
+    inline_bytes_max,
 )
 from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
 
@@ -193,3 +194,8 @@ def test_arbitrary_bytes_are_corrupt(data: bytes) -> None:
 
 def test_object_paths_are_all_it_needs() -> None:
     assert full().object_paths() == {OWN, FLIGHT_PATH}
+
+
+def test_all_nodes_together_stay_below_what_a_manifest_may_hold_inline() -> None:
+    assert [inline_bytes_max(nodes) for nodes in (1, 16, 64)] == [4096, 4096, 1024]
+    assert all(inline_bytes_max(nodes) * nodes <= INLINE_BYTES_MAX for nodes in range(1, 2_000))

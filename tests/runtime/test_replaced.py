@@ -15,6 +15,7 @@ from tidegate.core.checkpoint.mode import Mode
 from tidegate.core.checkpoint.orders import Replaced, StoreSilent, Unpublishable
 from tidegate.core.log.view import Takeover
 from tidegate.errors import RetryableError
+from tidegate.runtime.logstore import objects_fault
 from tidegate.runtime.report import stepped_down
 from tidegate.store.open import open_store
 
@@ -42,25 +43,36 @@ class Watched:
 
 
 def job(source: GatedSource, sink: MemorySink) -> tg.Pipeline:
-    return tg.Pipeline("w", tg.from_source(source).write(sink))
+    """Rows as they come, and all of them counted at the end: state that is too large to be inline, so it can be collected."""
+    rows = tg.from_source(source)
+    counted = rows.key_by("key").window(tg.tumbling("10h")).aggregate(n=tg.count())
+    return tg.Pipeline("w", rows.write(sink), counted.write(MemorySink("counts")))
 
 
-def paused_and_replaced() -> tuple[World, World, Watched, GatedSource, MemorySink]:
-    """The first driver stands still while a second one commits far beyond what is retained."""
-    source, sink = GatedSource(events(3_000), rows_per_poll=10, allowed=600), MemorySink()
-    store = open_store("memory://")
-    mine = Watched(store)
-    first = World(job(source, sink), 2, store=mine, retain=2)
-    first.until(lambda: first.leader._committed >= 3)
-    second = World(job(source, sink), 2, store=store, retain=2, seed=1)
-    second.until(lambda: second.leader._committed >= 8)
-    mine.changes.clear()
-    return first, second, mine, source, sink
+def begun() -> tuple[World, Any, GatedSource, MemorySink]:
+    source, sink = GatedSource(events(3_000, keys=3_000), rows_per_poll=50, allowed=1_200), MemorySink()
+    store = Watched(open_store("memory://"))
+    world = World(job(source, sink), 2, store=store, retain=2)
+    world.until(lambda: world.leader._committed >= 3 and source.given == 1_200)
+    world.until(lambda: world.leader._machine.log.head is not None and world.leader._machine.log.head.objects)
+    return world, store, source, sink
+
+
+def challenged(first: World, store: Any, source: GatedSource, sink: MemorySink) -> World:
+    """A second driver commits far beyond what is retained; the first stands still meanwhile."""
+    second = World(job(source, sink), 2, store=store._store, retain=2, seed=1)
+    source.allow(800)
+    second.until(lambda: second.leader._committed >= 8 and source.given == 2_000)
+    head = first.leader._machine.log.head
+    assert head is not None and objects_fault(store, head) is not None, "what the first would start from was collected"
+    store.changes.clear()
+    return second
 
 
 def test_a_driver_that_wakes_up_after_it_was_replaced_says_so_and_changes_nothing() -> None:
     """It used to say that every retained checkpoint is damaged: the second driver had collected them."""
-    first, second, mine, source, sink = paused_and_replaced()
+    first, mine, source, sink = begun()
+    second = challenged(first, mine, source, sink)
     first.kill_node(0)
     while first.step():
         pass
@@ -76,15 +88,11 @@ def test_a_driver_that_wakes_up_after_it_was_replaced_says_so_and_changes_nothin
 
 def test_one_that_was_replaced_while_it_decided_what_to_start_from_says_so_too() -> None:
     """It had found the log to be its own; then it was paused, and what it wanted to start from was collected."""
-    source, sink = GatedSource(events(3_000), rows_per_poll=10, allowed=600), MemorySink()
-    store = open_store("memory://")
-    first = World(job(source, sink), 2, store=store, retain=2)
-    first.until(lambda: first.leader._committed >= 3)
+    first, store, source, sink = begun()
     first.kill_node(0)
     deciding: Any = first.leading.threads.executor("log")
     first.until(lambda: first.leader._machine.mode is Mode.READY and deciding.waiting)
-    second = World(job(source, sink), 2, store=store, retain=2, seed=1)
-    second.until(lambda: second.leader._committed >= 8)
+    second = challenged(first, store, source, sink)
     while first.step():
         pass
     assert "another driver has taken over this job" in str(first.leader.error)
@@ -94,10 +102,7 @@ def test_one_that_was_replaced_while_it_decided_what_to_start_from_says_so_too()
 
 
 def test_a_store_that_gives_no_answer_to_a_put_is_named_and_not_taken_for_another_driver() -> None:
-    source, sink = GatedSource(events(3_000), rows_per_poll=10, allowed=600), MemorySink()
-    store = Watched(open_store("memory://"))
-    world = World(job(source, sink), 2, store=store)
-    world.until(lambda: world.leader._committed >= 3)
+    world, store, _, _ = begun()
     store.silent = "create"
     while world.step():
         pass
@@ -107,10 +112,7 @@ def test_a_store_that_gives_no_answer_to_a_put_is_named_and_not_taken_for_anothe
 
 
 def test_a_store_that_cannot_be_listed_when_the_gang_is_lost_is_named_too() -> None:
-    source, sink = GatedSource(events(3_000), rows_per_poll=10, allowed=600), MemorySink()
-    store = Watched(open_store("memory://"))
-    world = World(job(source, sink), 2, store=store)
-    world.until(lambda: world.leader._committed >= 3)
+    world, store, _, _ = begun()
     store.list = lambda prefix: (_ for _ in ()).throw(RetryableError("503 service unavailable"))  # type: ignore[attr-defined]
     world.kill_node(0)
     while world.step():

@@ -399,7 +399,7 @@ class ControlClient:
             return NodeUnreachable(f"the coordinator says nothing address={self._address}")
         except TidegateError as failure:
             self._call.cancel()
-            return RetryableError(f"the coordinator is not to be trusted: {failure} address={self._address}")
+            return RetryableError(f"the line to the coordinator can't be used: {failure} address={self._address}")
         finally:
             self._line.over()
 

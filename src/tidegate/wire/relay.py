@@ -218,11 +218,13 @@ class Relay:
         newcomer.sock.close()
 
     def _let_go(self) -> None:
-        for number, pair in list(self._pairs.items()):
-            self._end(number, pair)
-        while self._arrived:
-            self._dismiss(self._arrived.popleft())
-        self.discard()
+        try:
+            for number, pair in list(self._pairs.items()):
+                self._end(number, pair)
+            while self._arrived:
+                self._dismiss(self._arrived.popleft())
+        finally:
+            self.discard()
 
     def discard(self) -> None:
         """Let go of everything of a relay that does not run."""

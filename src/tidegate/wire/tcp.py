@@ -272,7 +272,10 @@ class TcpTransport:
         self._spawn(f"tidegate-read-{newcomer.peer}", partial(self._serve, newcomer))
 
     def _serve(self, newcomer: Newcomer) -> None:
-        admitted = self._admit(newcomer)
+        try:
+            admitted = self._admit(newcomer)
+        finally:
+            self._gate.leave(newcomer)
         if admitted is None:
             return
         channel, connection, inbound = admitted
