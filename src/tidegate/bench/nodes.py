@@ -98,6 +98,7 @@ class Reign:
         self._machine = DistributedCheckpointCoordinator(_SHAPE, config, "bench")
         everyone = frozenset(range(MANIFEST_NODES))
         self._answer(self._tell(events.LogRead(())))
+        self._tell(events.LogChecked(0, events.Last()))
         self._tell(events.RestoreRequested(None))
         self._tell(events.GangRunning(0, everyone, everyone))
 
