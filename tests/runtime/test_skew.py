@@ -15,7 +15,7 @@ from tidegate.core.barrier.align import UnalignedCheckpointConfig
 from tidegate.core.barrier.messages import IDLE, End, StreamMessage, Watermark
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.plan.connector import Offset, Polled, Split
-from tidegate.runtime import pace
+from tidegate.runtime import skew
 from tidegate.runtime import task as tasks
 from tidegate.runtime.assemble import assemble
 from tidegate.runtime.setup import NodeSetup
@@ -170,7 +170,7 @@ class _Counted:
 
 
 def test_a_slow_node_keeps_the_others_near(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "AHEAD_MS", 20)
+    monkeypatch.setattr(skew, "AHEAD_MS", 20)
     monkeypatch.setattr(tasks, "WATERMARK_INTERVAL_MS", 5)
     table = events(20_000)
     source, sink = Uneven(table, splits=200), MemorySink()

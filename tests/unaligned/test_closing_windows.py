@@ -14,7 +14,7 @@ from pressure import Gate, PausingSource, Row, Scene, took_unaligned, wait_for
 import tidegate as tg
 from tidegate.operators import aggregate, closing, join, session
 from tidegate.plan.connector import Split
-from tidegate.runtime import begin, task
+from tidegate.runtime import start, task
 from tidegate.runtime.setup import NodeSetup
 
 ROWS = 6_000
@@ -63,7 +63,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (aggregate, join, session):
         monkeypatch.setattr(module, "PIECE_ROWS", STEP_ROWS // 2)
     monkeypatch.setattr(task, "OUTPUT_ROOM_BYTES", ROOM_BYTES)
-    monkeypatch.setattr(begin, "NodeSetup", partial(NodeSetup, credit_bytes=CREDIT_BYTES))
+    monkeypatch.setattr(start, "NodeSetup", partial(NodeSetup, credit_bytes=CREDIT_BYTES))
 
 
 class Turnstile(Gate):
