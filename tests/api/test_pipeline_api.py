@@ -193,3 +193,10 @@ def test_a_pipeline_without_end_needs_checkpoints() -> None:
             endless.start(Session(), checkpoint=off)
     with pytest.raises(Reached):
         endless.start(Session(), checkpoint=ON)
+
+
+def test_a_setting_without_an_effect_is_refused() -> None:
+    pipeline = tg.Pipeline("job", tg.generate(rows=1).collect())
+    config = tg.CheckpointConfig(interval="1s", data_dir="somewhere", wal_mode="sync")
+    with pytest.raises(tg.InvalidUseError, match="wal_mode is for rows that an application pushes"):
+        pipeline.start(None, checkpoint=config)

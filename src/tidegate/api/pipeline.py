@@ -117,6 +117,11 @@ class Pipeline:
             check_parallelism(parallelism)
         if checkpoint is not None and not isinstance(checkpoint, CheckpointConfig):
             raise InvalidUseError(f"checkpoint takes a CheckpointConfig checkpoint={checkpoint!r}")
+        if checkpoint is not None and checkpoint.wal_mode is not None:
+            raise InvalidUseError(
+                "wal_mode is for rows that an application pushes; a pipeline reads its sources again after a failure and needs "
+                f"no write-ahead log: leave it out wal_mode={str(checkpoint.wal_mode)!r}"
+            )
         _check_restore(restore)
         if not self.bounded and (checkpoint is None or not checkpoint.enabled):
             raise InvalidUseError(
