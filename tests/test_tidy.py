@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,3 +123,19 @@ def test_test_files_have_names_of_their_own() -> None:
     """Pytest imports them by name alone: two of one name can't be collected together."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
     assert sorted(names) == sorted(set(names))
+
+
+PACKAGES = "core|runtime|state|operators|wire|plan|planner"
+NAMED = re.findall(rf"`((?:{PACKAGES})/[\w/]+\.py)::([\w.]+)`", (ROOT / "ARCHITECTURE.md").read_text())
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED, ids=lambda value: str(value))
+def test_the_functions_that_the_architecture_follows_exist(path: str, name: str) -> None:
+    owner, _, method = name.partition(".")
+    found = [node for node in ast.parse((SOURCE / path).read_text()).body if getattr(node, "name", "") == owner]
+    assert found, f"{path} has no {owner}"
+    assert not method or method in {getattr(node, "name", "") for node in ast.walk(found[0])}, f"{owner} has no {method}"
+
+
+def test_the_architecture_follows_a_batch_a_barrier_and_a_recovery() -> None:
+    assert len(NAMED) > 20
