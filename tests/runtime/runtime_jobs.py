@@ -26,7 +26,7 @@ from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 
 WINDOW_MS = 1_000
-WAIT_S = 8.0
+WAIT_S = 30.0
 GONE_S = 5.0
 QUICK = RestartPolicy(first_wait_ms=1, longest_wait_ms=5, limit=50)
 
