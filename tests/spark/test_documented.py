@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidegate as tg
+from certificates import Authority
 from tidegate.testing.crash import read_output
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,10 +51,15 @@ def test_the_function_with_state_of_the_docs_counts(spark: SparkSession, tmp_pat
 def test_the_program_for_a_cluster_runs_where_its_directories_are(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With this machine's directories instead of the shared ones, and as many nodes as there are slots."""
+    """With this machine's directories and certificates instead of the shared ones, and as many nodes as there are slots."""
     made = tg.Pipeline("make", tg.generate(rows=2_000).write_parquet(tmp_path / "bids"))
     assert made.start(spark, parallelism=1).await_termination(60)
+    tls = Authority().tls("127.0.0.1", socket.gethostname())
+    for name, pem in (("node.pem", tls.certificate), ("node.key", tls.key), ("authority.pem", tls.authority)):
+        assert isinstance(pem, bytes)
+        (tmp_path / name).write_bytes(pem)
     program, _ = blocks("docs/clusters.md")
     here = program.replace("/mnt/lake", str(tmp_path)).replace("s3://lake/tidegate", f"{tmp_path}/store").replace("=8", "=4")
+    here = here.replace("/etc/tls", str(tmp_path))
     exec(here, {"__name__": "__main__"})
     assert pc.sum(read_output(tmp_path / "out")["n"]).as_py() == 2_000
