@@ -33,7 +33,8 @@ def test_a_stopped_worker_is_named_replaced_and_costs_no_row(start: Start, data:
         cause = job._leader.cause or ""
         assert f"node 1 of gang 0 on {victim['host']} (pid {victim['pid']}) stands still" in cause
         assert "its process is stopped (SIGSTOP" in cause and seconds < 20
-        assert not psutil.pid_exists(victim["pid"]), "it would hold its slot for ever"
+        # It would hold its slot for ever.
+        wait_until("the end of the stopped process", lambda: not psutil.pid_exists(victim["pid"]))
     finally:
         if psutil.pid_exists(victim["pid"]):
             os.kill(victim["pid"], signal.SIGCONT)
