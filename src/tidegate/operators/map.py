@@ -113,7 +113,7 @@ class MapOperator:
         return empty_batch(self._output) if returned is None else self._entrance.admitted(returned)
 
     def release(self, timestamp: int) -> None:
-        """Event time is about to reach this: rows that waited for it are given to the function before it is passed on."""
+        """Event time is about to reach this: rows that waited for it go to the function before it is passed on."""
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
         return ()
