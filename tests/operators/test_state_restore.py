@@ -24,6 +24,7 @@ from tidegate.state import panes, runs
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import key_groups, range_of
 from tidegate.state.run import Frozen, Restored, Run
+from tidegate.values import Json
 
 AGGREGATES = (
     AggregateColumn.of("n", "count"),
@@ -206,13 +207,28 @@ def test_state_is_measured_in_rows_and_bytes() -> None:
     assert receiver.state_rows == 0 and receiver.state_bytes == 0  # type: ignore[attr-defined]
 
 
+def stranger() -> Run:
+    return Run(pa.record_batch({"x": [1]}))
+
+
+def broken_closed(piece: Restored, name: str, value: Json) -> dict[str, Json]:
+    closed = piece.meta["closed"]
+    assert isinstance(closed, dict)
+    return {**piece.meta, "closed": {**closed, name: value}}
+
+
 BREAKS: list[tuple[str, Callable[[Restored], Restored], type[Exception]]] = [
     ("groups", lambda p: Restored(0, {**p.meta, "key_groups": 64}, p.runs), InvalidUseError),
     ("no meta", lambda p: Restored(0, {}, p.runs), InvalidUseError),
-    ("late", lambda p: Restored(0, {**p.meta, "late_rows": -1}, p.runs), CorruptDataError),
-    ("first", lambda p: Restored(0, {**p.meta, "first_group": "0"}, p.runs), CorruptDataError),
-    ("closed", lambda p: Restored(0, {**p.meta, "closed_through": 7}, p.runs), CorruptDataError),
-    ("columns", lambda p: Restored(0, p.meta, (Run(pa.record_batch({"x": [1]})),)), CorruptDataError),
+    ("late", lambda p: Restored(0, broken_closed(p, "late_rows", -1), p.runs), CorruptDataError),
+    ("first", lambda p: Restored(0, broken_closed(p, "first_group", "0"), p.runs), CorruptDataError),
+    ("closed", lambda p: Restored(0, broken_closed(p, "through", 7), p.runs), CorruptDataError),
+    ("states", lambda p: Restored(0, {**p.meta, "states": [["panes", "panes", 9]]}, p.runs), CorruptDataError),
+    ("no states", lambda p: Restored(0, {"key_groups": 128}, p.runs), CorruptDataError),
+    ("unknown", lambda p: Restored(0, {**p.meta, "states": [["other", "panes", 1]]}, (stranger(),)), CorruptDataError),
+    ("nobody's", lambda p: Restored(0, p.meta, (*p.runs, stranger())), CorruptDataError),
+    ("a piece's", lambda p: Restored(0, {**p.meta, "closed": 7}, p.runs), CorruptDataError),
+    ("columns", lambda p: Restored(0, {**p.meta, "states": [["panes", "panes", 1]]}, (stranger(),)), CorruptDataError),
 ]
 
 
@@ -235,5 +251,6 @@ def test_a_stored_row_without_a_window_is_corrupt() -> None:
     gang = counting(FixedWindow("tumbling", 10, 10), 1)
     (frozen,) = gang.freeze()
     torn = pa.RecordBatch.from_pylist([{"__window": None, "key": 1, "n__n": 1}], gang.partials)
+    meta = {**frozen.meta, "states": [["panes", "panes", 1]]}
     with pytest.raises(CorruptDataError, match="without a window"):
-        gang.receivers[0].restore([Restored(0, frozen.meta, (Run(torn),))])
+        gang.receivers[0].restore([Restored(0, meta, (Run(torn),))])
