@@ -2,7 +2,7 @@
 
 ``State`` is the whole interface: snapshots, rescaling and metrics need no more. The protocols below it add the ways in which
 operators reach rows: by key, by window, by session, in the order of time. An implementation is made by a backend
-(``state/backend.py``) and is held to ``tests/state/contract.py``.
+(``state/backend.py``) and is held to ``tests/state/test_state_contract.py``.
 
 All calls come from the loop thread. What ``freeze`` returned is read by other threads, so it never changes.
 """

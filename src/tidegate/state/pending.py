@@ -138,7 +138,7 @@ class PendingOutput:
             side = self._side_of(run.batch)
             rows = emitted.rest(self._panes[side].own_rows(run.batch), self._keys)
             if rows.num_rows:
-                sides[side].append(Run(rows))
+                sides[side].append(run if rows is run.batch else Run(rows))
         if all(sides):
             self.begin(sides)
 
@@ -154,7 +154,8 @@ class PendingOutput:
     def _left(self) -> list[list[Run]]:
         sides: list[list[Run]] = [[] for _ in self._panes]
         for mine, runs in zip(sides, self._sides, strict=False):
-            mine += [Run(rows) for run in runs if (rows := self._progress.rest(run.batch, self._keys)).num_rows]
+            rows = [(run, self._progress.rest(run.batch, self._keys)) for run in runs]
+            mine += [run if batch is run.batch else Run(batch) for run, batch in rows if batch.num_rows]
         for mine, runs in zip(sides, self._rest, strict=False):
             mine += runs
         return sides

@@ -32,6 +32,7 @@ class BatchQueue:
 
     def start(self) -> pa.RecordBatch:
         """The next batch; it is at work from now on."""
+        assert self._at_work is None, "the batch at work is not done"
         self._at_work = self._waiting.popleft()
         return self._at_work.batch
 
