@@ -28,7 +28,28 @@ CLOSE_BYTES = 8 << 20
 RowsOf: TypeAlias = Callable[[pa.RecordBatch], int]
 
 
-class WindowedOperator(Stateful):
+class ClosingOperator(Stateful):
+    """Closes windows of any kind; what it emits then can stop between two steps."""
+
+    def __init__(self, keys: Sequence[str], lateness: int, context: OperatorContext) -> None:
+        self.watermark_delay = lateness
+        self.stopping = False
+        self.has_pending = False
+        self.state = context.state(keys)
+        self.closed = self.state.closed("closed")
+        self._groups = context.key_groups
+
+    @property
+    def late_rows(self) -> int:
+        """Rows dropped or sent away because their windows were closed, since the job began."""
+        return self.closed.late_rows
+
+    def promise(self, timestamp: int) -> None:
+        """Rows to come are late by this time at least."""
+        self.closed.promised = timestamp
+
+
+class WindowedOperator(ClosingOperator):
     """Closes windows as the watermark moves. Subclasses say what comes of a window's rows.
 
     ``inputs`` are the columns of each input's rows, by the name of their state; ``rows_of`` counts source rows.
@@ -44,23 +65,13 @@ class WindowedOperator(Stateful):
         merge: Merge,
         rows_of: RowsOf,
     ) -> None:
+        super().__init__(keys, windows.lateness, context)
         self.windows = windows
-        self.watermark_delay = self.windows.lateness
-        self.stopping = False
-        self.has_pending = False
         self._nothing = empty_batch(output)
-        self._groups = context.key_groups
-        self.state = state = context.state(keys)
-        self.closed = state.closed("closed")
         self._inputs: tuple[PaneState, ...] = tuple(
-            state.panes(name, schema, windows, self.closed, merge, rows_of) for name, schema in inputs.items()
+            self.state.panes(name, schema, windows, self.closed, merge, rows_of) for name, schema in inputs.items()
         )
-        self._pending = state.pending("pending", self._inputs, in_steps)
-
-    @property
-    def late_rows(self) -> int:
-        """Rows dropped because their windows were closed, since the job began."""
-        return self.closed.late_rows
+        self._pending = self.state.pending("pending", self._inputs, in_steps)
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
         """Drain pending output, then emit the windows that close. A watermark that does not move closes nothing."""
@@ -68,10 +79,6 @@ class WindowedOperator(Stateful):
             return self._close(timestamp)
         self._pass(timestamp)
         return ()
-
-    def promise(self, timestamp: int) -> None:
-        """Rows to come are late by this time at least."""
-        self.closed.promised = timestamp
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         """Take over the rows of our key groups. What was pending is emitted before anything else."""

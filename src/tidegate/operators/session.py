@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.operators.aggregate import WindowAggregate
-from tidegate.operators.closing import CLOSE_BYTES
+from tidegate.operators.closing import CLOSE_BYTES, ClosingOperator
 from tidegate.operators.wide import WideOutput, split_late
 from tidegate.operators.window import MakePartials, Window
-from tidegate.plan.operator import Operator, OperatorContext, Stateful
+from tidegate.plan.operator import Operator, OperatorContext
 from tidegate.plan.units import delayed, duration_text
 from tidegate.state.keygroups import groups_of
 from tidegate.state.partial import END, WINDOW, Layout, fitted, results, rows_column
@@ -66,31 +66,23 @@ class SessionWindow(Window):
         return f"session({shown})"
 
 
-class SessionAggregateOperator(Stateful):
+class SessionAggregateOperator(ClosingOperator):
     """Aggregates per key and session. Each session is emitted once."""
 
     def __init__(self, spec: WindowAggregate, gap: int, context: OperatorContext) -> None:
+        super().__init__(spec.keys, spec.window.allowed_lateness, context)
         self._spec = spec
         self._gap = gap
         self._output = spec.schema
-        self._layout = spec.checked_layout()
-        self.watermark_delay = spec.window.allowed_lateness
-        self._groups = context.key_groups
+        self._layout = layout = spec.checked_layout()
         self._counted = rows_column(spec.aggregates)
         self._counted_schema = pa.schema(
             [pa.field(f.name, pa.int64()) if f.name in self._layout.distinct else f for f in spec.input]
         )
-        self.stopping = False
-        self.has_pending = False
-        self.state = context.state(spec.keys)
-        self.closed = self.state.closed("closed")
-        self._sessions = self.state.sessions("sessions", spec.input, self._merged)
+        self._sessions = self.state.sessions(
+            "sessions", spec.input, lambda batches: merged_sessions(pa.Table.from_batches(batches), layout, spec.input)
+        )
         self._pending = self.state.pending_groups("pending")
-
-    @property
-    def late_rows(self) -> int:
-        """Rows dropped or sent away because their sessions were closed, since the job began."""
-        return self.closed.late_rows
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Keep the sessions. Emits nothing."""
@@ -103,10 +95,6 @@ class SessionAggregateOperator(Stateful):
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
         """Emit what is pending, then the sessions that close. A watermark that does not move closes nothing."""
         return self._close(timestamp) if self.has_pending or timestamp > self.closed.through else ()
-
-    def promise(self, timestamp: int) -> None:
-        """Rows to come are late by this time at least."""
-        self.closed.promised = timestamp
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         """Take over the sessions of our key groups. What was pending is emitted before anything else."""
@@ -153,9 +141,6 @@ class SessionAggregateOperator(Stateful):
         held = self._sessions.size()
         row_bytes = held.nbytes // max(1, held.rows)
         return max(1, min(CLOSE_KEYS, CLOSE_BYTES // max(1, row_bytes)))
-
-    def _merged(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        return merged_sessions(pa.Table.from_batches(batches), self._layout, self._spec.input)
 
     def _finish(self, sessions: pa.RecordBatch) -> pa.RecordBatch:
         if self._layout.distinct:
