@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from keyed import windowed_gang
 from windowed import (
     AggregateGang,
     JoinGang,
@@ -19,6 +22,7 @@ from windowed import (
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.operators import aggregate
 from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.session import SessionWindow
 from tidegate.operators.window import Window
 from tidegate.state import panes, runs
 from tidegate.state.functions import AggregateColumn
@@ -254,3 +258,21 @@ def test_a_stored_row_without_a_window_is_corrupt() -> None:
     meta = {**frozen.meta, "states": [["panes", "panes", 1]]}
     with pytest.raises(CorruptDataError, match="without a window"):
         gang.receivers[0].restore([Restored(0, meta, (Run(torn),))])
+
+
+WINDOWED = {"tumbling": FixedWindow("tumbling", 10, 10), "session": SessionWindow(5), "join": FixedWindow("tumbling", 10, 10)}
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_state_is_freed_with_its_operator_and_not_when_the_collector_comes_by(kind: str) -> None:
+    schema, window = pa.schema([("ts", pa.int64()), ("key", pa.int64())]), WINDOWED[kind]
+    if kind == "join":
+        receivers = JoinGang(join_spec(schema, schema, ("key",), window)).receivers
+    else:
+        receivers = windowed_gang(schema, ("key",), window, (AggregateColumn.of("n", "count"),)).receivers
+    gc.disable()
+    try:
+        alive = weakref.ref(receivers.pop())
+        assert alive() is None
+    finally:
+        gc.enable()
