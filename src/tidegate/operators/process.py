@@ -8,7 +8,7 @@ its input is stored beside them, to be processed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
@@ -23,12 +23,12 @@ from tidegate.plan.identity import function_name, function_text
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
 from tidegate.plan.schemas import column_texts, keyed_shape
 from tidegate.state.index import Slots
-from tidegate.state.interface import HeldState
 from tidegate.state.keygroups import canonical
 from tidegate.state.partial import grouped
+from tidegate.state.run import Restored
 from tidegate.state.runs import empty_batch
 from tidegate.state.sessions import key_codes
-from tidegate.values import Json
+from tidegate.values import END_OF_TIME, Json
 
 BatchProcess: TypeAlias = Callable[[pa.RecordBatch, pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]]
 
@@ -98,24 +98,28 @@ class ProcessOperator(MapOperator):
         self._table = state.table("keys", _stored_schema(spec), spec.keys)
         self._keys = empty_batch(self._table.key_schema)
         self._slots: Slots = np.empty(0, np.int64)
-        self._held: HeldState | None = None
-        if spec.inputs[0].event_time is not None:
-            self._held = state.held("early", spec.input, spec.name, spec.time, spec.out_of_orderness)
+        self._held = state.held("early", spec.input, spec.name, spec.inputs[0].event_time, spec.out_of_orderness)
 
     @property
     def waits_for_time(self) -> bool:
         """Rows wait until the watermark has come near them."""
-        return self._held is not None
+        return self._spec.inputs[0].event_time is not None
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Start the function with the rows that need not wait."""
-        self._call_with((batch,) if self._held is None else self._held.take(batch))
+        self._call_with(self._held.take(batch))
         return ()
 
     def release(self, timestamp: int) -> None:
         """Rows that have waited long enough go to the function, earliest first."""
-        if self._held is not None:
-            self._call_with(self._held.release(timestamp))
+        self._call_with(self._held.release(timestamp))
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Process again what was at work. Rows that waited wait on, unless the plan has no event time any more."""
+        super().restore(pieces)
+        if not self.waits_for_time:
+            for batch in self._held.release(END_OF_TIME):
+                self._queue.insert(batch)
 
     def _call_with(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:

@@ -44,7 +44,7 @@ class Backend(Protocol):
     def sessions(self, ownership: Ownership, schema: pa.Schema, merge: MergeSessions) -> SessionState:
         """Open sessions by key."""
 
-    def held(self, ownership: Ownership, schema: pa.Schema, operator: str, event_time: str, bound: int) -> HeldState:
+    def held(self, ownership: Ownership, schema: pa.Schema, operator: str, event_time: str | None, bound: int) -> HeldState:
         """Rows that wait for the watermark."""
 
     def queue(self, ownership: Ownership, schema: pa.Schema | None) -> QueueState:

@@ -28,11 +28,12 @@ RUNS_MAX = 64
 
 
 class HeldRows:
-    """The rows of one subtask that wait for the watermark. Runs are never changed, so that each is stored once."""
+    """The rows of one subtask that wait for the watermark; none does where they have no event time. Runs are never changed, so
+    that each is stored once."""
 
     kind: ClassVar[str] = "held"
 
-    def __init__(self, ownership: Ownership, schema: pa.Schema, operator: str, event_time: str, bound: int) -> None:
+    def __init__(self, ownership: Ownership, schema: pa.Schema, operator: str, event_time: str | None, bound: int) -> None:
         self._ownership = ownership
         self._schema = schema
         self._operator = operator
@@ -124,6 +125,8 @@ class HeldRows:
         yield from self._passed_on(int(np.median(times)))
 
     def _times(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        if self._event_time is None:
+            return np.full(batch.num_rows, BEGINNING_OF_TIME)
         column = batch.column(self._event_time)
         if column.null_count:  # a function before this one made it so: such a row has no place in time and does not wait
             column = pc.fill_null(column.view(pa.int64()), BEGINNING_OF_TIME)

@@ -57,8 +57,8 @@ class OperatorState:
         """Open sessions by key."""
         return self._declared(name, self._backend.sessions(self._ownership, schema, merge))
 
-    def held(self, name: str, schema: pa.Schema, operator: str, event_time: str, bound: int) -> HeldState:
-        """Rows that wait until the watermark is within ``bound`` of their time."""
+    def held(self, name: str, schema: pa.Schema, operator: str, event_time: str | None, bound: int) -> HeldState:
+        """Rows that wait until the watermark is within ``bound`` of their time, if they have one."""
         return self._declared(name, self._backend.held(self._ownership, schema, operator, event_time, bound))
 
     def queue(self, name: str, schema: pa.Schema | None = None) -> QueueState:
