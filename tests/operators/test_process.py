@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +11,12 @@ import pytest
 from keyed import Gang, Inline, process_gang
 from windowed import in_batches, random_events, sorted_rows
 
+from specs import context, process
 from tidegate.errors import CorruptDataError
 from tidegate.operators.map import UserFunctionError
+from tidegate.operators.process import ProcessOperator
+from tidegate.plan.operator import Port
+from tidegate.plan.schemas import process_state
 from tidegate.state import table
 from tidegate.state.run import Restored, Run
 
@@ -103,6 +108,20 @@ def test_a_batch_at_work_is_stored_and_processed_again(after: int) -> None:
             new.given.append(each.result())  # type: ignore[attr-defined]
     together = pa.concat_tables([old.result(), new.result()])
     assert sorted(map(tuple, sorted_rows(together)), key=str) == in_plain_python(batches)
+
+
+def test_rows_that_waited_are_processed_even_if_the_plan_has_no_event_time_any_more() -> None:
+    schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
+    spec = process("process", up_to_limit, ("key",), process_state("process", ("key",), STATE, schema), schema, OUTPUT)
+    timed = replace(spec, inputs=(Port(schema, "ts"),))
+    inline = context(executor=lambda _: Inline())
+    waiting, new = ProcessOperator(timed, inline), ProcessOperator(spec, inline)
+    list(waiting.process(0, pa.record_batch([[50] * LIMIT, [1] * LIMIT], schema=schema)))
+    assert not waiting.busy and waiting.state_rows == LIMIT
+    frozen = waiting.freeze()
+    new.restore([Restored(0, frozen.meta, frozen.runs)])
+    result = new.result()
+    assert result is not None and result.to_pylist() == [{"key": 1, "n": LIMIT}] and not new.busy
 
 
 def test_the_function_sees_nulls_for_new_keys_and_its_own_values_for_others() -> None:

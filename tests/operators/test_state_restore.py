@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from keyed import windowed_gang
 from windowed import (
     AggregateGang,
     JoinGang,
@@ -19,11 +22,13 @@ from windowed import (
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.operators import aggregate
 from tidegate.operators.fixed import FixedWindow
+from tidegate.operators.session import SessionWindow
 from tidegate.operators.window import Window
 from tidegate.state import panes, runs
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import key_groups, range_of
 from tidegate.state.run import Frozen, Restored, Run
+from tidegate.values import Json
 
 AGGREGATES = (
     AggregateColumn.of("n", "count"),
@@ -206,13 +211,28 @@ def test_state_is_measured_in_rows_and_bytes() -> None:
     assert receiver.state_rows == 0 and receiver.state_bytes == 0  # type: ignore[attr-defined]
 
 
+def stranger() -> Run:
+    return Run(pa.record_batch({"x": [1]}))
+
+
+def broken_closed(piece: Restored, name: str, value: Json) -> dict[str, Json]:
+    closed = piece.meta["closed"]
+    assert isinstance(closed, dict)
+    return {**piece.meta, "closed": {**closed, name: value}}
+
+
 BREAKS: list[tuple[str, Callable[[Restored], Restored], type[Exception]]] = [
     ("groups", lambda p: Restored(0, {**p.meta, "key_groups": 64}, p.runs), InvalidUseError),
     ("no meta", lambda p: Restored(0, {}, p.runs), InvalidUseError),
-    ("late", lambda p: Restored(0, {**p.meta, "late_rows": -1}, p.runs), CorruptDataError),
-    ("first", lambda p: Restored(0, {**p.meta, "first_group": "0"}, p.runs), CorruptDataError),
-    ("closed", lambda p: Restored(0, {**p.meta, "closed_through": 7}, p.runs), CorruptDataError),
-    ("columns", lambda p: Restored(0, p.meta, (Run(pa.record_batch({"x": [1]})),)), CorruptDataError),
+    ("late", lambda p: Restored(0, broken_closed(p, "late_rows", -1), p.runs), CorruptDataError),
+    ("first", lambda p: Restored(0, broken_closed(p, "first_group", "0"), p.runs), CorruptDataError),
+    ("closed", lambda p: Restored(0, broken_closed(p, "through", 7), p.runs), CorruptDataError),
+    ("states", lambda p: Restored(0, {**p.meta, "states": [["panes", "panes", 9]]}, p.runs), CorruptDataError),
+    ("no states", lambda p: Restored(0, {"key_groups": 128}, p.runs), CorruptDataError),
+    ("unknown", lambda p: Restored(0, {**p.meta, "states": [["other", "panes", 1]]}, (stranger(),)), CorruptDataError),
+    ("nobody's", lambda p: Restored(0, p.meta, (*p.runs, stranger())), CorruptDataError),
+    ("a piece's", lambda p: Restored(0, {**p.meta, "closed": 7}, p.runs), CorruptDataError),
+    ("columns", lambda p: Restored(0, {**p.meta, "states": [["panes", "panes", 1]]}, (stranger(),)), CorruptDataError),
 ]
 
 
@@ -235,5 +255,24 @@ def test_a_stored_row_without_a_window_is_corrupt() -> None:
     gang = counting(FixedWindow("tumbling", 10, 10), 1)
     (frozen,) = gang.freeze()
     torn = pa.RecordBatch.from_pylist([{"__window": None, "key": 1, "n__n": 1}], gang.partials)
+    meta = {**frozen.meta, "states": [["panes", "panes", 1]]}
     with pytest.raises(CorruptDataError, match="without a window"):
-        gang.receivers[0].restore([Restored(0, frozen.meta, (Run(torn),))])
+        gang.receivers[0].restore([Restored(0, meta, (Run(torn),))])
+
+
+WINDOWED = {"tumbling": FixedWindow("tumbling", 10, 10), "session": SessionWindow(5), "join": FixedWindow("tumbling", 10, 10)}
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_state_is_freed_with_its_operator_and_not_when_the_collector_comes_by(kind: str) -> None:
+    schema, window = pa.schema([("ts", pa.int64()), ("key", pa.int64())]), WINDOWED[kind]
+    if kind == "join":
+        receivers = JoinGang(join_spec(schema, schema, ("key",), window)).receivers
+    else:
+        receivers = windowed_gang(schema, ("key",), window, (AggregateColumn.of("n", "count"),)).receivers
+    gc.disable()
+    try:
+        alive = weakref.ref(receivers.pop())
+        assert alive() is None
+    finally:
+        gc.enable()

@@ -192,14 +192,14 @@ def test_what_a_checkpoint_has_stored_of_a_large_window_is_not_stored_again_whil
     assert sum(run.batch.num_rows for run in fresh) <= most
 
 
-def test_freezing_while_a_window_is_given_allocates_nothing() -> None:
-    for kind in ("tumbling", "sliding", "join"):
-        gang = half_way(kind, 1)
-        gang.watermark(330, 2)
-        assert gang.has_pending
-        allocated = pa.total_allocated_bytes()
-        frozen = [receiver.freeze() for receiver in gang.receivers]
-        assert frozen and pa.total_allocated_bytes() == allocated
+@pytest.mark.parametrize("kind", ["tumbling", "sliding", "join"])
+def test_freezing_while_a_window_is_given_allocates_nothing(kind: str) -> None:
+    gang = half_way(kind, 1)
+    gang.watermark(330, 2)
+    assert gang.has_pending
+    allocated = pa.total_allocated_bytes()
+    frozen = [receiver.freeze() for receiver in gang.receivers]
+    assert frozen and pa.total_allocated_bytes() == allocated
 
 
 def test_wide_rows_are_given_in_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,11 +286,11 @@ def test_impossible_pending_output_is_corrupt(kind: str, pending: Any) -> None:
     gang = half_way(kind, 1)
     gang.watermark(330, 1)
     (frozen,) = gang.freeze()
-    with pytest.raises(CorruptDataError, match="impossible pending output"):
+    with pytest.raises(CorruptDataError, match=r"impossible pending output|is not as it was written"):
         Gang(kind, 1).receivers[0].restore([Restored(0, {**frozen.meta, "pending": pending}, frozen.runs)])
 
 
-@pytest.mark.parametrize("pending", [7, {}, [[0, 128]], [[5, 5, 0]], [[0, 129, 0]]], ids=str)
+@pytest.mark.parametrize("pending", [7, [], *({"groups": g} for g in (7, {}, [[0, 128]], [[5, 5, 0]], [[0, 129, 0]]))], ids=str)
 def test_impossible_pending_output_of_sessions_is_corrupt(pending: Any) -> None:
     (frozen,) = half_way("session", 1).freeze()
     with pytest.raises(CorruptDataError):

@@ -31,7 +31,7 @@ def test_running_aggregates_have_one_row_per_key() -> None:
         (frozen,) = gang.barrier()
     (frozen,) = [through_ipc(frozen)]
     assert len(frozen.runs) > 2
-    found = current_rows("keyed table", ["key"], [run.batch for run in frozen.runs])
+    found = current_rows(["key"], [run.batch for run in frozen.runs], frozen.meta)
     counts = {}
     for batch in found:
         (n,) = results(batch, (AggregateColumn.of("n", "count"),))
@@ -49,7 +49,7 @@ def test_states_of_functions_lack_the_keys_that_are_gone() -> None:
         keys = batch.column("key").to_pylist()
         wanted |= {key: wanted.get(key, 0) + keys.count(key) for key in set(keys)}
         wanted = {key: n for key, n in wanted.items() if key not in keys or n < LIMIT}
-    found = pa.Table.from_batches(current_rows("keyed table", ["key"], [run.batch for run in frozen.runs]))
+    found = pa.Table.from_batches(current_rows(["key"], [run.batch for run in frozen.runs], frozen.meta))
     assert dict(zip(found["key"].to_pylist(), found["n"].to_pylist(), strict=True)) == wanted
     assert found.num_rows == len(wanted)
 
@@ -61,7 +61,7 @@ def test_sessions_that_were_given_are_not_among_the_rows() -> None:
     gang.watermark(50)
     (frozen,) = gang.barrier()
     assert len(frozen.runs) >= 2
-    found = current_rows(None, ["key"], [run.batch for run in frozen.runs])
+    found = current_rows(["key"], [run.batch for run in frozen.runs], frozen.meta)
     assert sorted(key for batch in found for key in batch.column("key").to_pylist()) == [k for k in range(40) if k % 4]
 
 
@@ -75,7 +75,7 @@ def test_rows_of_a_window_that_were_given_are_not_among_the_rows(kind: str, monk
     gang.watermark(100, 9)
     given = set(gang.results["key"].to_pylist())
     (frozen,) = gang.freeze()
-    found = current_rows(None, ["key"], [run.batch for run in frozen.runs], frozen.meta)
+    found = current_rows(["key"], [run.batch for run in frozen.runs], frozen.meta)
     left = {key for batch in found for key in batch.column("key").to_pylist()}
     assert gang.has_pending and given and not given & left and given | left == {*range(50), *range(60, 70)}
     assert sum(batch.num_rows for batch in found) == 2 * len(left), "each row once"
@@ -87,5 +87,5 @@ def test_rows_of_overlapping_windows_are_those_of_the_panes(monkeypatch: pytest.
     gang.feed([(5, key, key) for key in range(50)])
     gang.watermark(50, 5)
     (frozen,) = gang.freeze()
-    found = current_rows(None, ["key"], [run.batch for run in frozen.runs], frozen.meta, overlapping=True)
+    found = current_rows(["key"], [run.batch for run in frozen.runs], frozen.meta, overlapping=True)
     assert gang.has_pending and gang.results.num_rows and sum(batch.num_rows for batch in found) == 50

@@ -15,6 +15,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.operators.fixed import FixedWindow
 from tidegate.operators.session import SessionWindow
 from tidegate.state.closed import NEVER, Closed
+from tidegate.state.run import Restored
 from tidegate.state.windows import Windows
 
 times = st.integers(-(10**15), 10**15)
@@ -88,33 +89,37 @@ def test_a_session_has_no_fixed_bounds() -> None:
         SessionWindow(10).fixed("join")
 
 
+def stored(through: Any) -> Restored:
+    return Restored(0, {"through": through, "late_rows": 0, "first_group": 0})
+
+
 def test_groups_that_are_ahead_stay_closed_until_the_watermark_has_caught_up() -> None:
     closed = Closed(range(4), 8)
-    closed.restore([[[0, 2, 100]], [[2, 8, 50]]])
+    closed.restore([stored([[0, 2, 100]]), stored([[2, 8, 50]])])
     groups = np.array([0, 1, 2, 3], np.uint16)
     assert closed.through == 50 and not closed.uniform
     assert closed.open_at(80, groups).tolist() == [False, False, True, True]
-    assert closed.to_json() == [[0, 2, 100], [2, 4, 50]]
+    assert closed.freeze().meta["through"] == [[0, 2, 100], [2, 4, 50]]
     closed.advance(70)
-    assert closed.to_json() == [[0, 2, 100], [2, 4, 70]]
+    assert closed.freeze().meta["through"] == [[0, 2, 100], [2, 4, 70]]
     assert closed.open_at(70, groups).tolist() == [False] * 4
     closed.advance(100)
-    assert closed.uniform and closed.to_json() == [[0, 4, 100]]
+    assert closed.uniform and closed.freeze().meta["through"] == [[0, 4, 100]]
 
 
 def test_nothing_closed_is_stored_as_nothing() -> None:
     closed = Closed(range(3, 6), 8)
-    assert closed.to_json() == []
-    closed.restore([[], []])
+    assert closed.freeze().meta["through"] == []
+    closed.restore([stored([]), stored([])])
     assert closed.through == NEVER and closed.uniform
 
 
 @pytest.mark.parametrize(
-    "stored",
+    "through",
     [None, {}, "x", [[1, 2]], [[0, 9, 5]], [[-1, 2, 5]], [[2, 2, 5]], [[0, 1, 2**63]], [["0", 1, 5]]],
 )
-def test_a_broken_record_of_what_is_closed_is_corrupt(stored: object) -> None:
+def test_a_broken_record_of_what_is_closed_is_corrupt(through: Any) -> None:
     closed = Closed(range(8), 8)
     with pytest.raises(CorruptDataError):
-        closed.restore([stored])  # type: ignore[list-item]
+        closed.restore([stored(through)])
     assert closed.through == NEVER

@@ -129,7 +129,6 @@ def test_running_aggregates_and_functions_say_what_their_state_is_made_of(bids: 
         "keys": ["key int64", "note string"],
         "key_groups": 128,
         "aggregates": ["n=count() int64", "v=last(value) double"],
-        "layout": "keyed table",
     }
     processed = shape(processing(bids, pa.int64()))
     assert isinstance(processed["op"], dict) and processed["op"]["state"] == ["note string", "n int64"]

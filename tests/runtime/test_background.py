@@ -15,6 +15,7 @@ from tidegate.operators.map import MapOperator, UserFunctionError
 from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import WriterContext
 from tidegate.runtime.threads import InlineExecutor
+from tidegate.state.operatorstate import OperatorState
 from tidegate.state.run import Restored
 
 BATCH = events(10).to_batches()[0]
@@ -35,7 +36,7 @@ class Woken:
 
 def mapper(function: object = doubled) -> tuple[MapOperator, QueuedExecutor, Woken]:
     executor, woken = QueuedExecutor(), Woken()
-    return MapOperator("double", function, BATCH.schema, executor, woken), executor, woken  # type: ignore[arg-type]
+    return MapOperator("double", function, BATCH.schema, OperatorState(), executor, woken), executor, woken  # type: ignore[arg-type]
 
 
 def test_a_batch_is_in_hand_until_its_result_is_taken() -> None:
@@ -57,7 +58,7 @@ def test_the_batch_in_hand_is_the_state_and_is_done_again(ran: bool) -> None:
     frozen = operator.freeze()
     assert [run.batch for run in frozen.runs] == [BATCH]
     again, executor, _ = mapper()
-    again.restore([Restored(0, {}, frozen.runs), Restored(1, {}, mapper_holding(OTHER))])
+    again.restore([Restored(0, frozen.meta, frozen.runs), mapper_holding(OTHER, 1)])
     assert again.busy
     results = []
     while again.busy:
@@ -69,15 +70,16 @@ def test_the_batch_in_hand_is_the_state_and_is_done_again(ran: bool) -> None:
     assert again.freeze().runs == ()
 
 
-def mapper_holding(batch: pa.RecordBatch) -> tuple[object, ...]:
+def mapper_holding(batch: pa.RecordBatch, subtask: int = 0) -> Restored:
     operator, _, _ = mapper()
     list(operator.process(0, batch))
-    return operator.freeze().runs
+    frozen = operator.freeze()
+    return Restored(subtask, frozen.meta, frozen.runs)
 
 
 def test_a_snapshot_of_restored_batches_that_wait_holds_them_in_order() -> None:
     operator, _, _ = mapper()
-    operator.restore([Restored(0, {}, (*mapper_holding(BATCH), *mapper_holding(OTHER)))])  # type: ignore[arg-type]
+    operator.restore([mapper_holding(BATCH), mapper_holding(OTHER, 1)])
     assert operator.result() is None  # the first was handed to the function
     assert [run.batch for run in operator.freeze().runs] == [BATCH, OTHER]
 

@@ -12,34 +12,31 @@ from tidegate.errors import CorruptDataError
 from tidegate.state import index, table
 from tidegate.state.index import KeyIndex, Mask, Slots
 from tidegate.state.keygroups import U64
+from tidegate.state.ownership import EVERYTHING, Ownership
+from tidegate.state.run import Frozen, Restored, Run
 from tidegate.state.table import KeyedTable
 
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.int64()), ("v", pa.int64())])
 
 
-class Box:
-    """A run: a batch with an identity."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
+def made(schema: pa.Schema = SCHEMA, keys: tuple[str, ...] = ("a", "b"), owned: Ownership = EVERYTHING) -> KeyedTable:
+    return KeyedTable(owned, schema, keys)
 
 
-def made(schema: pa.Schema = SCHEMA, keys: tuple[str, ...] = ("a", "b")) -> KeyedTable[Box]:
-    return KeyedTable(schema, keys, Box)
+def restored(frozen: Frozen, into: KeyedTable | None = None) -> KeyedTable:
+    kept = made() if into is None else into
+    kept.restore([Restored(0, frozen.meta, frozen.runs)])
+    return kept
 
 
 def batch(rows: dict[tuple[str | None, int | None], int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"a": a, "b": b, "v": v} for (a, b), v in rows.items()], SCHEMA)
 
 
-def content(kept: KeyedTable[Box], keys: list[tuple[str | None, int | None]]) -> dict[object, object]:
+def content(kept: KeyedTable, keys: list[tuple[str | None, int | None]]) -> dict[object, object]:
     slots = kept.find(batch(dict.fromkeys(keys, 0)))
     rows = kept.take(slots).to_pylist()
     return {key: row["v"] for key, row, there in zip(keys, rows, kept.present(slots), strict=True) if there}
-
-
-def everything(_: pa.RecordBatch) -> Mask:
-    return np.ones(_.num_rows, np.bool_)
 
 
 KEYS = [(a, b) for a in ("x", "y", "", None) for b in (*range(12), None)]
@@ -76,18 +73,16 @@ def test_a_table_is_a_dictionary_that_can_be_cut_and_restored(seed: int, monkeyp
             kept.drop(slots)
             wanted = {key: value for key, value in wanted.items() if key not in some}
         if rng.random() < 0.3:
-            kept.cut()
+            kept.freeze()
         if rng.random() < 0.1:
-            runs = kept.cut()
-            kept = made()
-            kept.restore([(run, run.batch) for run in runs], everything)
+            kept = restored(kept.freeze())
         assert content(kept, KEYS) == wanted and kept.rows == len(wanted)
 
 
 def test_what_was_cut_does_not_change_afterwards() -> None:
     kept = made()
     kept.put(kept.find(batch(dict.fromkeys(KEYS, 1))), batch(dict.fromkeys(KEYS, 1)))
-    runs = kept.cut()
+    runs = kept.freeze().runs
     before = [run.batch.to_pylist() for run in runs]
     for step in range(50):
         some = dict.fromkeys(KEYS[step % 7 :: 3], step)
@@ -97,25 +92,25 @@ def test_what_was_cut_does_not_change_afterwards() -> None:
 
 
 def test_a_restore_takes_only_our_rows() -> None:
-    kept, half = made(), made()
-    kept.put(kept.find(batch(dict.fromkeys(KEYS, 1))), batch(dict.fromkeys(KEYS, 1)))
-    runs = kept.cut()
-    half.restore([(run, run.batch) for run in runs], lambda rows: np.arange(rows.num_rows) % 2 == 0)
-    assert content(half, KEYS) == dict.fromkeys(KEYS[::2], 1)
-    assert [run.batch.num_rows for run in half.cut()] == [len(KEYS) // 2]
+    kept = made()
+    kept.insert(batch(dict.fromkeys(KEYS, 1)))
+    ours = Ownership(("a", "b"), range(3), 7)
+    half = restored(kept.freeze(), made(owned=ours))
+    mine = [key for key, own in zip(KEYS, ours.mask(batch(dict.fromkeys(KEYS, 1))), strict=True) if own]
+    assert content(half, KEYS) == dict.fromkeys(mine, 1) and 0 < len(mine) < len(KEYS)
+    assert [run.batch.num_rows for run in half.freeze().runs] == [len(mine)]
 
 
 def test_a_restored_run_that_is_ours_as_a_whole_stays_the_same_run() -> None:
-    kept, again = made(), made()
-    kept.put(kept.find(batch(dict.fromkeys(KEYS, 1))), batch(dict.fromkeys(KEYS, 1)))
-    runs = kept.cut()
-    again.restore([(run, run.batch) for run in runs], everything)
-    assert again.cut() == runs
+    kept = made()
+    kept.insert(batch(dict.fromkeys(KEYS, 1)))
+    frozen = kept.freeze()
+    assert restored(frozen).freeze() == frozen
 
 
 def test_runs_of_other_columns_are_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="other columns"):
-        made().restore([(Box(b), b) for b in [pa.record_batch({"z": [1]})]], everything)
+        restored(Frozen({}, (Run(pa.record_batch({"z": [1]})),)))
 
 
 def test_null_and_the_number_with_its_hash_are_two_keys() -> None:

@@ -18,7 +18,6 @@ from tidegate.operators.window import MakePartials, Window
 from tidegate.plan.operator import Description, Operator, OperatorContext, OperatorSpec, Port
 from tidegate.plan.schemas import keyed_shape
 from tidegate.state.functions import AggregateColumn
-from tidegate.state.panes import Panes
 from tidegate.state.partial import (
     WINDOW,
     Layout,
@@ -125,21 +124,21 @@ class FixedAggregateOperator(WindowedOperator):
     """
 
     def __init__(self, spec: WindowAggregate, windows: Windows, context: OperatorContext) -> None:
-        super().__init__(windows, spec.keys, spec.schema, context)
-        self._spec = spec
-        self._output = spec.schema
-        self._layout = spec.checked_layout()
+        layout = spec.checked_layout()
         counted = rows_column(spec.aggregates)
-        self._panes = Panes(
-            self.windows,
-            self.closed,
+        super().__init__(
+            windows,
             spec.keys,
-            context.key_groups,
-            spec.input,
-            lambda batches: [merge_partials(batches, self._layout)],
+            spec.schema,
+            context,
+            {"panes": spec.input},
+            lambda batches: [merge_partials(batches, layout)],
             lambda batch: pc.sum(batch.column(counted)).as_py() or 0,
         )
-        self._inputs = (self._panes,)
+        self._spec = spec
+        self._output = spec.schema
+        self._layout = layout
+        (self._panes,) = self._inputs
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Keep the partials. Emits nothing."""
@@ -173,7 +172,7 @@ class FixedAggregateWithLate(FixedAggregateOperator):
         in_time, late = split_late(batch, closes, self.closed, self._spec.keys, self._groups)
         if in_time.num_rows:
             self._panes.insert(self._make(pa.Table.from_batches([in_time])))
-        self._late_rows += late.num_rows
+        self.closed.late_rows += late.num_rows
         return (self._wide.of_late(late),) if late.num_rows else ()
 
     def _finish(self, partials: pa.RecordBatch) -> pa.RecordBatch:

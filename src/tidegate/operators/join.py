@@ -14,14 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.errors import InvalidUseError
 from tidegate.operators.closing import CLOSE_BYTES, WindowedOperator
 from tidegate.operators.expression import only_columns
 from tidegate.operators.window import Window
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec, Port
 from tidegate.plan.schemas import BOUNDS, column_texts, join_schema, keyed_shape
 from tidegate.state.keygroups import canonical
-from tidegate.state.panes import Panes
 from tidegate.state.partial import fitted
 from tidegate.state.pending import Parts
 from tidegate.state.plain import plain
@@ -101,25 +100,21 @@ class WindowJoinOperator(WindowedOperator):
     """Pairs of rows with equal keys in a common window. Null keys never match, so such rows are not kept."""
 
     def __init__(self, spec: WindowJoin, context: OperatorContext) -> None:
-        super().__init__(spec.window.fixed("join"), spec.keys, spec.schema, context)
         _check(spec)
-        self._spec = spec
-        self._times = tuple(str(side.event_time) for side in spec.inputs)
         self._schemas = tuple(
             _state_schema(side.schema, pane, spec.keys) for side, pane in zip(spec.inputs, PANE_COLUMNS, strict=True)
         )
-        self._inputs = tuple(
-            Panes(
-                self.windows,
-                self.closed,
-                spec.keys,
-                context.key_groups,
-                schema,
-                concatenated,
-                lambda batch: batch.num_rows,
-            )
-            for schema in self._schemas
+        super().__init__(
+            spec.window.fixed("join"),
+            spec.keys,
+            spec.schema,
+            context,
+            dict(zip(("left", "right"), self._schemas, strict=True)),
+            concatenated,
+            lambda batch: batch.num_rows,
         )
+        self._spec = spec
+        self._times = tuple(str(side.event_time) for side in spec.inputs)
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Keep the rows of one side. Emits nothing."""
@@ -135,12 +130,6 @@ class WindowJoinOperator(WindowedOperator):
         for index in (schema.get_field_index(key) for key in self._spec.keys):
             columns[index] = canonical(columns[index].cast(schema.field(index).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _side_of(self, run: Run) -> int:
-        names = run.batch.schema.names
-        if not names or names[0] not in PANE_COLUMNS:
-            raise CorruptDataError(f"stored state is not that of a join columns={names}")
-        return PANE_COLUMNS.index(names[0])
 
     def _emit(self, step: Parts) -> Iterator[pa.RecordBatch]:
         if not all(step):
@@ -160,9 +149,8 @@ class WindowJoinOperator(WindowedOperator):
 
     def _keep(self, *sides: pa.Table) -> None:
         """What is left of a step that stops between two rows of its left side."""
-        assert self._pending is not None
         if all(side.num_rows for side in sides):
-            self._pending.rest = tuple(tuple(map(Run, side.to_batches())) for side in sides)
+            self._pending.keep([list(map(Run, side.to_batches())) for side in sides])
 
     def _matches(self, left: pa.Table, right: pa.Table) -> _Matches:
         sides = ([side.column(0), *(side.column(key) for key in self._spec.keys)] for side in (left, right))

@@ -5,8 +5,7 @@ What is under way is bounded, and comes back through a callback that the loop th
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,8 +15,8 @@ import pyarrow as pa
 from tidegate.errors import InvalidUseError
 from tidegate.operators.entrance import Entrance
 from tidegate.plan.identity import function_name, function_text
-from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
-from tidegate.state.run import Frozen, Restored, Run
+from tidegate.plan.operator import Description, OperatorContext, OperatorSpec, Stateful
+from tidegate.state.operatorstate import OperatorState
 from tidegate.state.runs import empty_batch
 from tidegate.values import Json
 
@@ -49,10 +48,10 @@ class MapBatches(OperatorSpec):
     def build(self, context: OperatorContext) -> MapOperator:
         """The function on its own thread."""
         thread = context.thread(f"map-{self.name}")
-        return MapOperator(self.name, self.function, self.schema, thread, context.wake, self.event_time)
+        return MapOperator(self.name, self.function, self.schema, context.state(), thread, context.wake, self.event_time)
 
 
-class MapOperator:
+class MapOperator(Stateful):
     """Calls a user's function on its own thread, one batch at a time.
 
     The batch that the function has now is this operator's state: a snapshot that can't wait for the function stores its input,
@@ -64,12 +63,14 @@ class MapOperator:
         name: str,
         function: Callable[[pa.RecordBatch], pa.RecordBatch],
         output: pa.Schema,
+        state: OperatorState,
         executor: Executor,
         done: Done,
         event_time: str | None = None,
         *,
         kind: str = "map_batches",
         role: str = "",
+        input_schema: pa.Schema | None = None,
     ) -> None:
         self._name = name
         self._what = f"the function of {kind} {name!r}"
@@ -78,30 +79,35 @@ class MapOperator:
         self._entrance = Entrance(self._what, output, event_time, UserFunctionError, role)
         self._executor = executor
         self._done = done
-        self._waiting: deque[pa.RecordBatch] = deque()
-        self._input: pa.RecordBatch | None = None
+        self.state = state
+        self._queue = state.queue("input", input_schema)
         self._call: Future[pa.RecordBatch] | None = None
 
     @property
     def busy(self) -> bool:
         """The function has a batch, or one waits for it: the loop hands over no other."""
-        return self._call is not None or bool(self._waiting)
+        return self._call is not None or len(self._queue) > 0
 
     def result(self) -> pa.RecordBatch | None:
         """What the function returned, once; ``None`` while it is still at it."""
-        if self._call is None and self._waiting:
-            self._start(self._waiting.popleft())
+        self._start_next()
         if self._call is None or not self._call.done():
             return None
-        call, self._call, self._input = self._call, None, None
+        call, self._call = self._call, None
+        self._queue.done()
         return self._checked(call)
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        self._start(batch)
+        """Start the function with the batch."""
+        self._queue.insert(batch)
+        self._start_next()
         return ()
 
+    def _start_next(self) -> None:
+        if self._call is None and len(self._queue):
+            self._start(self._queue.start())
+
     def _start(self, batch: pa.RecordBatch) -> None:
-        self._input = batch
         self._call = self._executor.submit(self._function, batch)
         self._call.add_done_callback(lambda _: self._done())
 
@@ -114,19 +120,3 @@ class MapOperator:
 
     def release(self, timestamp: int) -> None:
         """Event time is about to reach this: rows that waited for it go to the function before it is passed on."""
-
-    def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
-        return ()
-
-    def before_barrier(self) -> Iterable[pa.RecordBatch]:
-        return ()
-
-    def end(self) -> Iterable[pa.RecordBatch]:
-        return ()
-
-    def freeze(self) -> Frozen:
-        held = ([self._input] if self._input is not None else []) + list(self._waiting)
-        return Frozen({}, tuple(Run(batch) for batch in held))
-
-    def restore(self, pieces: Sequence[Restored]) -> None:
-        self._waiting.extend(run.batch for piece in pieces for run in piece.runs)

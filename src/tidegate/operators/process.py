@@ -16,29 +16,21 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import CorruptDataError
 from tidegate.operators.entrance import Entrance
 from tidegate.operators.map import MapOperator, UserFunctionError
 from tidegate.operators.source import sources_of
 from tidegate.plan.identity import function_name, function_text
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
-from tidegate.plan.schemas import KEYED_TABLE, column_texts, keyed_shape
-from tidegate.state.held import HeldRows
+from tidegate.plan.schemas import column_texts, keyed_shape
 from tidegate.state.index import Slots
 from tidegate.state.keygroups import canonical
-from tidegate.state.ownership import Ownership, keyed_table
 from tidegate.state.partial import grouped
-from tidegate.state.run import Frozen, Restored, Run
+from tidegate.state.run import Restored
 from tidegate.state.runs import empty_batch
 from tidegate.state.sessions import key_codes
-from tidegate.values import Json
+from tidegate.values import END_OF_TIME, Json
 
 BatchProcess: TypeAlias = Callable[[pa.RecordBatch, pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]]
-
-INPUT = b"tidegate.input"
-"""Marks a stored batch that is to be processed again."""
-HELD = b"tidegate.held"
-"""Marks stored rows that wait for the watermark."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -77,7 +69,7 @@ class Process(OperatorSpec):
     def state_shape(self, key_groups: int) -> dict[str, Json]:
         """States by key. The input counts too: a batch that was at work is stored as it came."""
         columns: dict[str, Json] = {"state": column_texts(self.state), "input": column_texts(self.input)}
-        return keyed_shape("process", self.keys, self.state, key_groups) | columns | {"layout": KEYED_TABLE}
+        return keyed_shape("process", self.keys, self.state, key_groups) | columns
 
     def build(self, context: OperatorContext) -> ProcessOperator:
         """A table of states, and the function on its own thread."""
@@ -87,90 +79,57 @@ class Process(OperatorSpec):
 class ProcessOperator(MapOperator):
     """Calls a user's function with the states of the batch's keys."""
 
-    late_rows = 0
-
     def __init__(self, spec: Process, context: OperatorContext) -> None:
+        state = context.state(spec.keys)
         super().__init__(
             spec.name,
             cast("Any", spec.function),
             spec.schema,
+            state,
             context.thread(f"process-{spec.name}"),
             context.wake,
             spec.event_time,
             kind="process",
             role="as output",
+            input_schema=spec.input,
         )
         self._state_entrance = Entrance(self._what, spec.state, None, UserFunctionError, "as state")
         self._spec = spec
-        self._ownership = Ownership(spec.keys, context.own, context.key_groups)
-        self._table = keyed_table(_stored_schema(spec), spec.keys)
+        self._table = state.table("keys", _stored_schema(spec), spec.keys)
         self._keys = empty_batch(self._table.key_schema)
         self._slots: Slots = np.empty(0, np.int64)
-        self._held = None if spec.inputs[0].event_time is None else HeldRows(spec.name, spec.time, spec.out_of_orderness)
+        self._held = state.held("early", spec.input, spec.name, spec.inputs[0].event_time, spec.out_of_orderness)
 
     @property
     def waits_for_time(self) -> bool:
         """Rows wait until the watermark has come near them."""
-        return self._held is not None
-
-    @property
-    def state_rows(self) -> int:
-        """Keys with a state, and rows that wait for the watermark."""
-        return self._table.rows + (0 if self._held is None else self._held.rows)
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes held for them, index included."""
-        return self._table.nbytes + (0 if self._held is None else self._held.nbytes)
+        return self._spec.inputs[0].event_time is not None
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Start the function with the rows that need not wait."""
-        self._waiting.extend((batch,) if self._held is None else self._held.take(batch))
-        self._start_next()
+        self._call_with(self._held.take(batch))
         return ()
 
     def release(self, timestamp: int) -> None:
         """Rows that have waited long enough go to the function, earliest first."""
-        if self._held is not None:
-            self._waiting.extend(self._held.release(timestamp))
-            self._start_next()
-
-    def _start_next(self) -> None:
-        if self._call is None and self._waiting:
-            self._start(self._waiting.popleft())
-
-    def freeze(self) -> Frozen:
-        """States by reference, one run with those that changed since the last time, and the batch at work."""
-        held = ([self._input] if self._input is not None else []) + list(self._waiting)
-        inputs = tuple(Run(batch.replace_schema_metadata({INPUT: b"1"})) for batch in held)
-        early = () if self._held is None else tuple(map(_marked, self._held.runs))
-        return Frozen(self._ownership.meta(), (*self._table.cut(), *inputs, *early))
+        self._call_with(self._held.release(timestamp))
 
     def restore(self, pieces: Sequence[Restored]) -> None:
-        """Take over the states of our keys, and process again what was at work."""
-        self._ownership.check(pieces)
-        for piece in pieces:
-            for run in piece.runs:
-                marks = run.batch.schema.metadata or {}
-                if INPUT in marks or HELD in marks:
-                    self._again(run.batch, early=HELD in marks)
-                else:
-                    self._table.restore(((run, run.batch),), self._ownership.mask)
+        """Process again what was at work. Rows that waited wait on, unless the plan has no event time any more."""
+        super().restore(pieces)
+        if not self.waits_for_time:
+            for batch in self._held.release(END_OF_TIME):
+                self._queue.insert(batch)
 
-    def _again(self, batch: pa.RecordBatch, *, early: bool) -> None:
-        if not batch.schema.equals(self._spec.input):
-            raise CorruptDataError(f"stored input has other columns columns={batch.schema.names}")
-        mine = self._ownership.rows(batch.replace_schema_metadata(self._spec.input.metadata))
-        if mine.num_rows and early and self._held is not None:
-            self._held.restore(mine)
-        elif mine.num_rows:
-            self._waiting.append(mine)
+    def _call_with(self, batches: Iterable[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._queue.insert(batch)
+        self._start_next()
 
     def _start(self, batch: pa.RecordBatch) -> None:
         keys = self._keys_of(batch)
         self._keys, self._slots = keys, self._table.find(keys)
         state = self._shown(keys, self._table.take(self._slots))
-        self._input = batch
         self._call = self._executor.submit(self._function, batch, state)  # type: ignore[call-arg]
         self._call.add_done_callback(lambda _: self._done())
 
@@ -226,11 +185,6 @@ class ProcessOperator(MapOperator):
 
     def _wrong(self, what: str) -> UserFunctionError:
         return UserFunctionError(f"{self._what} {what}")
-
-
-def _marked(run: Run) -> Run:
-    """The same run, by the same number: it is stored once."""
-    return Run(run.batch.replace_schema_metadata({HELD: b"1"}), run.uid)
 
 
 def _stored_schema(spec: Process) -> pa.Schema:

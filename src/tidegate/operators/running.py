@@ -13,18 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import CorruptDataError
 from tidegate.operators.preaggregate import PreAggregate, aggregated_columns, pre_aggregated
-from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
-from tidegate.plan.schemas import KEYED_TABLE, keyed_shape
+from tidegate.plan.operator import Description, OperatorContext, OperatorSpec, Stateful
+from tidegate.plan.schemas import keyed_shape
 from tidegate.state.combine import combined
 from tidegate.state.dense import Call
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.index import Slots
-from tidegate.state.ownership import Ownership, keyed_table
+from tidegate.state.interface import TableState
 from tidegate.state.partial import Layout, fitted, grouped, merged_columns, results
-from tidegate.state.run import PIECE_ROWS, Frozen, Restored, Run
-from tidegate.state.table import KeyedTable
+from tidegate.state.run import PIECE_ROWS
 from tidegate.values import Json
 
 _ROW = "__row"
@@ -67,39 +65,28 @@ class RunningAggregate(OperatorSpec):
         """Partials by key."""
         columns: list[Json] = [f"{each.text()} {self.schema.field(each.name).type}" for each in self.aggregates]
         shape = keyed_shape("running aggregate", self.keys, self.schema, key_groups)
-        return shape | {"aggregates": columns, "layout": KEYED_TABLE}
+        return shape | {"aggregates": columns}
 
     def build(self, context: OperatorContext) -> RunningAggregateOperator:
         """A table of partials."""
         return RunningAggregateOperator(self, context)
 
 
-class RunningAggregateOperator:
+class RunningAggregateOperator(Stateful):
     """Takes partials, keeps one row per key, emits the results of keys that changed."""
-
-    late_rows = 0
 
     def __init__(self, spec: RunningAggregate, context: OperatorContext) -> None:
         self._spec = spec
         self._layout = Layout(spec.keys, spec.aggregates, ())
         self._every_batch = not context.checkpointing
-        self._ownership = Ownership(spec.keys, context.own, context.key_groups)
-        self._table = keyed_table(_state_schema(spec.input, self._layout), spec.keys)
+        self.state = state = context.state(spec.keys)
+        self._table = state.table("keys", _state_schema(spec.input, self._layout), spec.keys)
         self._seen = {
-            name: keyed_table(_seen_schema(spec.input, spec.keys, name), (*spec.keys, name)) for name in self._layout.distinct
+            name: state.table(f"seen {name}", _seen_schema(spec.input, spec.keys, name), (*spec.keys, name))
+            for name in self._layout.distinct
         }
         self._changed: list[Slots] = []
         self._is_changed = np.zeros(1024, np.bool_)
-
-    @property
-    def state_rows(self) -> int:
-        """Keys, and distinct values."""
-        return self._table.rows + sum(seen.rows for seen in self._seen.values())
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes held for them, index included."""
-        return self._table.nbytes + sum(seen.nbytes for seen in self._seen.values())
 
     def process(self, port: int, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Add partials to what their keys have."""
@@ -114,10 +101,6 @@ class RunningAggregateOperator:
         self._mark(slots)
         return ()
 
-    def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
-        """Emits nothing: there are no windows."""
-        return ()
-
     def before_barrier(self) -> Iterator[pa.RecordBatch]:
         """Emit the keys that changed since the last barrier."""
         return self._emit_changed()
@@ -125,22 +108,6 @@ class RunningAggregateOperator:
     def end(self) -> Iterator[pa.RecordBatch]:
         """Emit the keys that changed since the last barrier."""
         return self._emit_changed()
-
-    def freeze(self) -> Frozen:
-        """Runs by reference, and one with the keys that changed since the last time."""
-        runs = [*self._table.cut(), *(run for seen in self._seen.values() for run in seen.cut())]
-        return Frozen(self._ownership.meta(), tuple(runs))
-
-    def restore(self, pieces: Sequence[Restored]) -> None:
-        """Take over the rows of our keys."""
-        self._ownership.check(pieces)
-        tables = (self._table, *self._seen.values())
-        for piece in pieces:
-            for run in piece.runs:
-                table = next((t for t in tables if t.schema.equals(run.batch.schema)), None)
-                if table is None:
-                    raise CorruptDataError(f"stored state has other columns columns={run.batch.schema.names}")
-                table.restore(((run, run.batch),), self._ownership.mask)
 
     def _emit_changed(self) -> Iterator[pa.RecordBatch]:
         changed, self._changed = self._changed, []
@@ -180,7 +147,7 @@ class RunningAggregateOperator:
         found = merged_columns(table, self._spec.keys, self._layout.parts, counts)
         return fitted(found, self._table.schema)
 
-    def _first_seen(self, batch: pa.RecordBatch, name: str, table: KeyedTable[Run]) -> pa.Array:
+    def _first_seen(self, batch: pa.RecordBatch, name: str, table: TableState) -> pa.Array:
         """1 for a row with a pair of key and value that was never seen, once per pair; else 0."""
         columns = [*self._spec.keys, name]
         numbered = pa.table([*batch.select(columns).columns, pa.array(np.arange(batch.num_rows))], [*columns, _ROW])

@@ -9,61 +9,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.process import HELD, INPUT
-from tidegate.plan.schemas import KEYED_TABLE
-from tidegate.state.ownership import keyed_table
-from tidegate.state.pending import PENDING, StoredRuns
+from tidegate.state.operatorstate import StoredPiece, stored_pieces
+from tidegate.state.ownership import EVERYTHING
+from tidegate.state.panes import Panes
+from tidegate.state.pending import PendingOutput, stored_runs
 from tidegate.state.run import Restored, Run
-from tidegate.state.sessionruns import HOLES, holes_of
+from tidegate.state.sessionruns import SessionRuns, without_holes
+from tidegate.state.table import KeyedTable
 from tidegate.values import Json
 
 
 def current_rows(
-    layout: str | None,
-    keys: Sequence[str],
-    runs: Sequence[pa.RecordBatch],
-    meta: Mapping[str, Json] | None = None,
-    *,
-    overlapping: bool = False,
+    keys: Sequence[str], runs: Sequence[pa.RecordBatch], meta: Mapping[str, Json], *, overlapping: bool = False
 ) -> list[pa.RecordBatch]:
-    """The rows that are state now, of all runs of one subtask in their order.
+    """The rows that are state now, of all runs of one subtask in their order; ``meta`` is what is stored beside them.
 
-    ``layout`` is that of the stored state's description, ``meta`` what is stored beside the runs. Running aggregates
-    have one row per key, with distinct values counted already; sessions of one key are not merged yet; other
-    operators' runs come as they are. ``overlapping``: rows say their pane, so those of windows that were on their
-    way out are left out.
+    Of several tables the first counts: the others have what was seen, not what is known of a key. Sessions of one key are not
+    merged yet. Input that waits or was at work is left out. ``overlapping``: rows say their pane, so those of windows that were
+    on their way out are left out.
     """
-    if layout == KEYED_TABLE:
-        return _newest(keys, runs)
-    if meta is not None and isinstance(meta.get(PENDING), dict):
-        return _not_emitted(keys, Restored(0, dict(meta), tuple(map(Run, runs))), overlapping)
-    holes = [run for run in runs if run.schema.equals(HOLES)]
-    kept = [run for run in runs if not run.schema.equals(HOLES)]
-    return [_filled(index, run, holes) for index, run in enumerate(kept)] if holes else kept
-
-
-def _not_emitted(keys: Sequence[str], piece: Restored, overlapping: bool) -> list[pa.RecordBatch]:
-    stored = StoredRuns.of(piece)
-    pending = () if overlapping else (*stored.pending, *stored.rest)
-    found = [run.batch for run in stored.panes] + [stored.still_pending(run, run.batch, keys) for run in pending]
+    found: list[pa.RecordBatch] = []
+    stored = list(stored_pieces(meta, list(map(Run, runs))))
+    table = next((piece for piece in stored if piece.kind == KeyedTable.kind), None)
+    for piece in stored:
+        match piece.kind:
+            case KeyedTable.kind if piece is table:
+                found += _newest(keys, piece)
+            case SessionRuns.kind:
+                found += [run.batch.filter(pa.array(there)) for run, there in without_holes(piece.runs)]
+            case Panes.kind:
+                found += [run.batch for run in piece.runs]
+            case PendingOutput.kind if not overlapping:
+                found += [emitted.rest(run.batch, keys) for run, emitted in stored_runs(piece.meta, piece.runs)]
     return [batch for batch in found if batch.num_rows]
 
 
-def _newest(keys: Sequence[str], runs: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The newest row of every key that is not gone. Pairs of key and value, and input that was at work, are
-    no rows of keys."""
-    table = None
-    states = [run for run in runs if not {INPUT, HELD} & set(run.schema.metadata or {})]
-    schema = next((run.schema for run in states if run.schema.names != list(keys)), None)
-    if schema is not None:
-        own = [run for run in states if run.schema.equals(schema) or run.schema.names == list(keys)]
-        table = keyed_table(schema, keys)
-        table.restore([(Run(run), run) for run in own], lambda rows: np.ones(rows.num_rows, np.bool_))
-    return [] if table is None else list(table.live_batches())
-
-
-def _filled(index: int, run: pa.RecordBatch, holes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return run.filter(pa.array(~holes_of(index, run.num_rows, holes)))
+def _newest(keys: Sequence[str], piece: StoredPiece) -> list[pa.RecordBatch]:
+    """The newest row of every key that is not gone."""
+    schema = next((run.batch.schema for run in piece.runs if run.batch.schema.names != list(keys)), None)
+    if schema is None:
+        return []
+    table = KeyedTable(EVERYTHING, schema, keys)
+    table.restore([Restored(0, piece.meta, piece.runs)])
+    return table.read()

@@ -13,7 +13,10 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
+from tidegate.state.backend import MEMORY, Backend
 from tidegate.state.keygroups import range_of
+from tidegate.state.operatorstate import OperatorState
+from tidegate.state.ownership import EVERYTHING, Ownership
 from tidegate.state.run import Frozen, Restored
 from tidegate.values import Json
 
@@ -51,7 +54,8 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """Where an operator runs. ``executor`` has one thread per name; ``wake`` makes the loop look up, from any thread."""
+    """Where an operator runs. ``executor`` has one thread per name; ``wake`` makes the loop look up, from any thread; ``backend``
+    keeps its state."""
 
     subtask: int
     parallelism: int
@@ -60,11 +64,17 @@ class OperatorContext:
     checkpointing: bool = True
     executor: Callable[[str], Executor] | None = None
     wake: Callable[[], None] = lambda: None
+    backend: Backend = MEMORY
 
     @property
     def own(self) -> range:
         """The key groups of this subtask."""
         return range_of(self.subtask, self.parallelism, self.key_groups)
+
+    def state(self, keys: Sequence[str] | None = None) -> OperatorState:
+        """The operator's state, nothing declared yet. ``keys`` are the columns by which rows come to subtasks, if they do."""
+        ownership = EVERYTHING if keys is None else Ownership(tuple(keys), self.own, self.key_groups)
+        return OperatorState(ownership, self.backend)
 
     def thread(self, name: str) -> Executor:
         """One more thread for this operator."""
@@ -273,3 +283,32 @@ class Stateless:
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         """There is nothing to take over."""
+
+
+class Stateful(Stateless):
+    """An operator that has declared its state: freeze, restore, rescaling and size come from there."""
+
+    state: OperatorState
+
+    @property
+    def late_rows(self) -> int:
+        """None is late where there are no windows."""
+        return 0
+
+    @property
+    def state_rows(self) -> int:
+        """Rows of state held now."""
+        return self.state.size().rows
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes held for them."""
+        return self.state.size().nbytes
+
+    def freeze(self) -> Frozen:
+        """All state by reference."""
+        return self.state.freeze()
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Take over the state of a checkpoint, as far as it is ours."""
+        self.state.restore(pieces)

@@ -17,9 +17,6 @@ BOUNDS = (WINDOW_START, WINDOW_END)
 LATE = "__late"
 """The column that distinguishes late rows from results, and the beginning of the names of late rows' columns."""
 
-KEYED_TABLE = "keyed table"
-"""The layout of stored state whose later rows of a key replace earlier ones."""
-
 
 def aggregate_schema(
     keys: tuple[str, ...], aggregates: tuple[AggregateColumn, ...], schema: pa.Schema, event_time: str

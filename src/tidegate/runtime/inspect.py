@@ -177,7 +177,7 @@ def _current(found: Found, entry: OperatorSnapshotEntry, shape: dict[str, Any]) 
     keys = _names_of(shape.get("keys", []), columns)
     meta = cast("Mapping[str, Json]", entry.meta)
     overlapping = _time_name(WINDOW, shape) == PANE_START
-    return current_rows(shape.get("layout"), keys, runs, meta, overlapping=overlapping)
+    return current_rows(keys, runs, meta, overlapping=overlapping)
 
 
 def state_schema(found: Found, operator: str) -> pa.Schema:

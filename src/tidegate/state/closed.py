@@ -1,15 +1,16 @@
-"""How far windows are closed, per key group. Integers in the event-time column's unit."""
+"""How far windows are closed, per key group, and what was late. Integers in the event-time column's unit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import CorruptDataError
+from tidegate.state.run import Frozen, Restored, Size
 from tidegate.values import Json
 
 NEVER = -(1 << 63)
@@ -27,11 +28,15 @@ class Closed:
     neither take rows nor be given again, until the watermark has caught up.
     """
 
+    kind: ClassVar[str] = "closed"
+
     def __init__(self, own: range, groups: int) -> None:
         self.own = own
         self.through = NEVER
         self.promised = NEVER
         """By this time rows of the batch at hand are late, whatever is still open."""
+        self.late_rows = 0
+        """Rows dropped or sent away as late, since the job began."""
         self._groups = groups
         self._ahead: npt.NDArray[np.int64] | None = None
 
@@ -66,8 +71,15 @@ class Closed:
         """For rows of these key groups, whose last windows close at these watermarks: are they in time?"""
         return self.open_at(closing, groups) & (closing > self.promised)
 
-    def to_json(self) -> Json:
-        """The closed stretches of key groups: [first group, end of groups, closed through]."""
+    def freeze(self) -> Frozen:
+        """The closed stretches of key groups: [first group, end of groups, closed through], and how many rows were late."""
+        return Frozen({"through": self._stretches(), "late_rows": self.late_rows, "first_group": self.own.start})
+
+    def size(self) -> Size:
+        """No rows."""
+        return Size()
+
+    def _stretches(self) -> list[Json]:
         values = [self.through if self._ahead is None else max(self.through, int(self._ahead[g])) for g in self.own]
         stretches: list[Json] = []
         group = self.own.start
@@ -78,16 +90,52 @@ class Closed:
             group += length
         return stretches
 
-    def restore(self, stored: Sequence[Json]) -> None:
-        """Take over what the subtasks of a checkpoint had closed; the largest counts where they overlap."""
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Take over what the subtasks of a checkpoint had closed; the largest counts where they overlap.
+
+        Late rows that a stored subtask had counted are counted on by the one that has its first key group now.
+        """
+        self.late_rows = sum(_count(p.meta.get("late_rows")) for p in pieces if _count(p.meta.get("first_group")) in self.own)
         ahead = np.full(self._groups, NEVER, np.int64)
-        for stretches in stored:
-            for first, end, through in checked_stretches(stretches, self._groups):
+        for piece in pieces:
+            for first, end, through in checked_stretches(piece.meta.get("through"), self._groups):
                 np.maximum(ahead[first:end], through, out=ahead[first:end])
         mine = ahead[self.own.start : self.own.stop]
         if len(mine):
             self.through = int(mine.min())
             self._ahead = None if int(mine.max()) == self.through else ahead
+
+
+class PendingGroups:
+    """Key groups whose sessions are closed and were not all emitted yet, each with the watermark that closed them."""
+
+    kind: ClassVar[str] = "pending groups"
+
+    def __init__(self, own: range, groups: int) -> None:
+        self._own = own
+        self._groups = groups
+        self.stretches: list[Stretch] = []
+
+    def freeze(self) -> Frozen:
+        """The stretches, if there are any."""
+        stretches: list[Json] = [list(stretch) for stretch in self.stretches]
+        return Frozen({"groups": stretches} if stretches else {})
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Those of our key groups."""
+        stored = [stretch for piece in pieces for stretch in checked_stretches(piece.meta.get("groups", []), self._groups)]
+        mine = [(max(first, self._own.start), min(end, self._own.stop), through) for first, end, through in stored]
+        self.stretches = [stretch for stretch in mine if stretch[0] < stretch[1]]
+
+    def size(self) -> Size:
+        """No rows: their sessions are in the state of sessions."""
+        return Size()
+
+
+def _count(value: Json) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise CorruptDataError(f"stored state has no such count value={value!r:.100}")
+    return value
 
 
 def checked_stretches(stretches: Json, groups: int) -> list[Stretch]:

@@ -1,59 +1,48 @@
-"""What operators with one row of state per key share: which rows are theirs, and the frame of their state."""
+"""Which rows are one subtask's: those of its key groups."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.errors import InvalidUseError
+from tidegate.errors import CorruptDataError
 from tidegate.state.keygroups import key_groups
-from tidegate.state.run import Restored, Run
-from tidegate.state.table import KeyedTable
-from tidegate.values import Json
 
 Mask = npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
 class Ownership:
-    """The key groups of one subtask."""
+    """The key groups of one subtask, by these columns."""
 
-    def __init__(self, keys: Sequence[str], own: range, groups: int) -> None:
-        self._keys = tuple(keys)
-        self._own = own
-        self._groups = groups
+    keys: tuple[str, ...]
+    own: range
+    groups: int
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
         """Which rows are ours."""
-        found = key_groups(batch, self._keys, self._groups)
-        return (found >= self._own.start) & (found < self._own.stop)
+        if len(self.own) == self.groups:
+            return np.ones(batch.num_rows, np.bool_)
+        found = key_groups(batch, self.keys, self.groups)
+        return (found >= self.own.start) & (found < self.own.stop)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are ours."""
+        """The rows that are ours; the same batch if all are."""
         mine = self.mask(batch)
         return batch if mine.all() else batch.filter(pa.array(mine))
 
-    def meta(self) -> dict[str, Json]:
-        """What a restore checks."""
-        return {"key_groups": self._groups}
 
-    def check(self, pieces: Sequence[Restored]) -> None:
-        """Refuse state that was cut by another number of key groups."""
-        check_key_groups(self._groups, pieces)
+EVERYTHING = Ownership((), range(1), 1)
+"""All rows are ours: state that does not go by key."""
 
 
-def check_key_groups(groups: int, pieces: Sequence[Restored]) -> None:
-    """Refuse state that was cut by another number of key groups."""
-    for piece in pieces:
-        stored = piece.meta.get("key_groups")
-        if stored != groups:
-            raise InvalidUseError(
-                f"the checkpoint has another number of key groups: start with that one checkpoint={stored!r:.100} plan={groups}"
-            )
-
-
-def keyed_table(schema: pa.Schema, keys: Sequence[str]) -> KeyedTable[Run]:
-    """A table whose runs are an operator's."""
-    return KeyedTable(schema, keys, Run)
+def check_columns(batch: pa.RecordBatch, schema: pa.Schema, time_columns: int = 0) -> None:
+    """Refuse stored rows of other columns, and rows without a value in the first columns, which say where in time they are."""
+    if not batch.schema.equals(schema):
+        raise CorruptDataError(f"stored state has other columns columns={batch.schema.names}")
+    for index in range(time_columns):
+        if batch.column(index).null_count:
+            raise CorruptDataError(f"stored state has a row without a window column={schema.names[index]}")

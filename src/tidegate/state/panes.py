@@ -7,27 +7,26 @@ are from one checkpoint to the next. Freezing copies references and merges nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import CorruptDataError
 from tidegate.state import keygroups
 from tidegate.state.closed import Closed
-from tidegate.state.run import Restored, Run
+from tidegate.state.interface import Merge
+from tidegate.state.ownership import Ownership, check_columns
+from tidegate.state.run import Frozen, Restored, Run, Size, size_of
 from tidegate.state.runs import by_pane, relabelled
 from tidegate.state.windows import Windows
-from tidegate.values import Json
 
 RUNS_PER_TIER = 16
 MERGE_ROWS_MAX = 131_072
 """The most rows of one merge, so that it takes a few milliseconds; larger groups of runs are left as they
 are."""
-
-Merge = Callable[[Sequence[pa.RecordBatch]], Sequence[pa.RecordBatch]]
 
 
 class Tiers:
@@ -76,22 +75,22 @@ def _small(runs: list[Run]) -> bool:
 class Panes:
     """One input's rows by pane.
 
-    The first column holds the pane of a row; ``rows_of`` counts the source rows in a batch.
+    The first column holds the pane of a row; ``rows_of`` counts the source rows in a batch. What is late is up to ``closed``.
     """
+
+    kind: ClassVar[str] = "panes"
 
     def __init__(
         self,
+        ownership: Ownership,
+        schema: pa.Schema,
         windows: Windows,
         closed: Closed,
-        keys: Sequence[str],
-        groups: int,
-        schema: pa.Schema,
         merge: Merge,
         rows_of: Callable[[pa.RecordBatch], int],
     ) -> None:
-        self.late_rows = 0
-        self._windows, self._closed, self._keys, self._groups = windows, closed, tuple(keys), groups
-        self._schema = schema
+        self._ownership, self._schema = ownership, schema
+        self._windows, self._closed = windows, closed
         self._merge, self._rows_of = merge, rows_of
         self._panes: dict[int, Tiers] = {}
 
@@ -99,7 +98,7 @@ class Panes:
         """Keep the rows; drop and count the late ones and those without a pane."""
         if batch.column(0).null_count:
             placed = batch.column(0).is_valid()
-            self.late_rows += self._rows_of(batch.filter(pc.invert(placed)))
+            self._closed.late_rows += self._rows_of(batch.filter(pc.invert(placed)))
             batch = batch.filter(placed)
         for pane, rows in by_pane(batch):
             retires_at = self._windows.retires_at(pane)
@@ -118,7 +117,7 @@ class Panes:
         return sorted(starts)
 
     def window(self, start: int) -> list[Run]:
-        """The runs of a window about to be given, by reference. Their rows say their pane."""
+        """The runs of a window about to be emitted, by reference. Their rows say their pane."""
         windows = self._windows
         if windows.tumbling:
             return list(self._panes.get(start, ()))
@@ -142,27 +141,44 @@ class Panes:
             if retires_at is None or retires_at <= watermark:
                 del self._panes[pane]
 
+    # -- snapshots -----------------------------------------------------------------------------------------------
+
     @property
     def runs(self) -> list[Run]:
         """All runs, by reference."""
         return [run for tiers in self._panes.values() for run in tiers]
 
-    def restore(self, runs: Iterable[Run]) -> None:
+    def merge(self, batches: Sequence[pa.RecordBatch], /) -> Sequence[pa.RecordBatch]:
+        """Rows of a key in a pane become one, or stay side by side: as this state was declared."""
+        return self._merge(batches)
+
+    def read(self) -> list[pa.RecordBatch]:
+        """The rows of every pane, not merged."""
+        return [run.batch for run in self.runs]
+
+    def freeze(self) -> Frozen:
+        """All runs by reference."""
+        return Frozen({}, tuple(self.runs))
+
+    def restore(self, pieces: Sequence[Restored]) -> None:
         """Take the rows of our key groups. A run that is ours as a whole stays the same run."""
-        for run in runs:
+        for run in (run for piece in pieces for run in piece.runs):
             for pane, rows in by_pane(self.own_rows(run.batch)):
                 kept = run if rows.num_rows == run.batch.num_rows else Run(rows)
                 self._panes.setdefault(pane, Tiers(self._merge)).append(kept)
 
+    def size(self) -> Size:
+        """All runs."""
+        return size_of(self.runs)
+
+    def fits(self, batch: pa.RecordBatch) -> bool:
+        """Are these stored rows of this state?"""
+        return bool(batch.schema.equals(self._schema))
+
     def own_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of our key groups among stored ones. Refuses rows that are none of this state."""
-        if not batch.schema.equals(self._schema):
-            raise CorruptDataError(f"stored state has other columns columns={batch.schema.names}")
-        if batch.column(0).null_count:
-            raise CorruptDataError(f"stored state has a row without a window column={batch.schema.names[0]}")
-        groups, own = self._groups_of(batch), self._closed.own
-        mine = (groups >= own.start) & (groups < own.stop)
-        return batch if mine.all() else keygroups.rows(batch, np.flatnonzero(mine))
+        check_columns(batch, self._schema, time_columns=1)
+        return self._ownership.rows(batch)
 
     def _insert(self, pane: int, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
@@ -175,10 +191,10 @@ class Panes:
         if self._closed.uniform and retires_at > self._closed.judged_by:
             return rows
         if retires_at <= self._closed.judged_by:
-            self.late_rows += self._rows_of(rows)
+            self._closed.late_rows += self._rows_of(rows)
             return rows.slice(0, 0)
         in_time = pa.array(self._closed.open_at(retires_at, self._groups_of(rows)))
-        self.late_rows += self._rows_of(rows.filter(pc.invert(in_time)))
+        self._closed.late_rows += self._rows_of(rows.filter(pc.invert(in_time)))
         return rows.filter(in_time)
 
     def _still_open(self, batches: list[pa.RecordBatch], start: int) -> list[pa.RecordBatch]:
@@ -189,16 +205,4 @@ class Panes:
         return [batch for batch in kept if batch.num_rows]
 
     def _groups_of(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
-        return keygroups.key_groups(batch, self._keys, self._groups)
-
-
-def late_rows_of(pieces: Sequence[Restored], own: range) -> int:
-    """The late rows that stored subtasks had counted and that are ours to count on: each belongs to one new
-    subtask."""
-    return sum(_whole(piece.meta.get("late_rows")) for piece in pieces if _whole(piece.meta.get("first_group")) in own)
-
-
-def _whole(value: Json) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise CorruptDataError(f"stored state has no such count value={value!r:.100}")
-    return value
+        return keygroups.key_groups(batch, self._ownership.keys, self._ownership.groups)

@@ -1,7 +1,8 @@
-"""Immutable pieces of state, and what a snapshot and a restore are made of."""
+"""Immutable pieces of state, what a snapshot and a restore are made of, and how large state is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -21,6 +22,23 @@ class Run:
 
     batch: pa.RecordBatch
     uid: int = field(default_factory=lambda: next(_run_numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Rows of state held now, and the bytes held for them."""
+
+    rows: int = 0
+    nbytes: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.rows + other.rows, self.nbytes + other.nbytes)
+
+
+def size_of(runs: Iterable[Run]) -> Size:
+    """The size of the batches of these runs."""
+    batches = [run.batch for run in runs]
+    return Size(sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches))
 
 
 @dataclass(frozen=True, slots=True)

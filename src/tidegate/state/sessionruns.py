@@ -8,8 +8,9 @@ holes are written anew, and small runs are merged in tiers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,9 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptDataError
 from tidegate.state.keygroups import U64, hashes
+from tidegate.state.ownership import Ownership, check_columns
 from tidegate.state.partial import END, WINDOW
-from tidegate.state.run import Run
+from tidegate.state.run import Frozen, Restored, Run, Size
 from tidegate.state.runs import concatenated
 
 RUNS_PER_TIER = 8
@@ -28,7 +30,7 @@ _SETTLED = -1
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-Merge = Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch]
+MergeSessions: TypeAlias = Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch]
 
 
 @dataclass(slots=True, eq=False)
@@ -91,25 +93,22 @@ class _Held:
 
 
 class SessionRuns:
-    """Insert sessions, take out those that a watermark closes."""
+    """Insert sessions, take out those that a watermark closes. The first two columns are their bounds."""
 
-    def __init__(self, schema: pa.Schema, keys: Sequence[str], merge: Merge) -> None:
+    kind: ClassVar[str] = "sessions"
+
+    def __init__(self, ownership: Ownership, schema: pa.Schema, merge: MergeSessions) -> None:
+        self._ownership = ownership
         self._schema = schema
-        self._keys = tuple(keys)
         self._merge = merge
         self._held: list[_Held] = []
 
-    @property
-    def rows(self) -> int:
-        """Sessions held, before those of a key are merged."""
-        return sum(held.live for held in self._held)
+    def size(self) -> Size:
+        """Sessions held, before those of a key are merged; bytes of runs and hashes."""
+        nbytes = sum(held.run.batch.nbytes + held.hashes.nbytes for held in self._held)
+        return Size(sum(held.live for held in self._held), nbytes)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of runs and hashes."""
-        return sum(held.run.batch.nbytes + held.hashes.nbytes for held in self._held)
-
-    def insert(self, batch: pa.RecordBatch) -> None:
+    def insert(self, batch: pa.RecordBatch, /) -> None:
         """Keep these sessions; every one has its bounds."""
         if batch.num_rows:
             self._held.append(self._searchable(Run(batch)))
@@ -137,33 +136,36 @@ class SessionRuns:
                 held.find_earliest()
         self._tidy()
 
-    def freeze(self) -> tuple[Run, ...]:
+    def merge(self, batches: Sequence[pa.RecordBatch], /) -> Sequence[pa.RecordBatch]:
+        """Sessions of a key that overlap become one."""
+        return [self._merge(batches)] if batches else []
+
+    def read(self) -> list[pa.RecordBatch]:
+        """The open sessions, not merged."""
+        return [held.rest() for held in self._held]
+
+    def freeze(self) -> Frozen:
         """The runs by reference, and their holes."""
         runs = tuple(held.run for held in self._held)
         holes = [(place, rows) for place, held in enumerate(self._held) for rows in held.holes]
         if not holes:
-            return runs
+            return Frozen({}, runs)
         places = np.concatenate([np.full(len(rows), place, np.int32) for place, rows in holes])
         rows = np.concatenate([rows for _, rows in holes])
-        return (*runs, Run(pa.RecordBatch.from_arrays([pa.array(places), pa.array(rows)], schema=HOLES)))
+        return Frozen({}, (*runs, Run(pa.RecordBatch.from_arrays([pa.array(places), pa.array(rows)], schema=HOLES))))
 
-    def restore(self, runs: Sequence[Run], own: Callable[[pa.RecordBatch], Mask]) -> None:
-        """Take over the rows of one subtask's runs that are ours."""
-        holes = [run.batch for run in runs if run.batch.schema.equals(HOLES)]
-        kept = [run for run in runs if not run.batch.schema.equals(HOLES)]
-        for place, run in enumerate(kept):
-            if not run.batch.schema.equals(self._schema):
-                raise CorruptDataError(f"stored state has other columns columns={run.batch.schema.names}")
-            if run.batch.column(WINDOW).null_count or run.batch.column(END).null_count:
-                raise CorruptDataError(f"stored state has a session without bounds column={WINDOW}")
-            mine = own(run.batch) & ~holes_of(place, run.batch.num_rows, holes)
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Take over the rows that are ours."""
+        for run, there in (each for piece in pieces for each in without_holes(piece.runs)):
+            check_columns(run.batch, self._schema, time_columns=2)
+            mine = self._ownership.mask(run.batch) & there
             rows = run if mine.all() else Run(run.batch.filter(pa.array(mine)))
             if rows.batch.num_rows:
                 self._held.append(self._searchable(rows))
         self._tidy()
 
     def _searchable(self, run: Run, tier: int = 0) -> _Held:
-        hashed = hashes(run.batch, self._keys)
+        hashed = hashes(run.batch, self._ownership.keys)
         if len(hashed) > 1 and (hashed[1:] < hashed[:-1]).any():
             order = np.argsort(hashed)
             run, hashed = Run(run.batch.take(pa.array(order))), hashed[order]
@@ -194,12 +196,14 @@ class SessionRuns:
         self._held += [self._searchable(Run(batch), tier + 1) for batch in concatenated([merged])]
 
 
-def holes_of(place: int, rows: int, holes: Iterable[pa.RecordBatch]) -> Mask:
-    """Which rows of the run at this place are gone."""
-    gone = np.zeros(rows, np.bool_)
-    for batch in holes:
-        here = batch.column("row").to_numpy()[batch.column("run").to_numpy() == place]
-        if len(here) and not 0 <= int(here.min()) <= int(here.max()) < rows:
-            raise CorruptDataError(f"stored state names rows that it does not have rows={rows}")
-        gone[here] = True
-    return gone
+def without_holes(runs: Sequence[Run]) -> Iterator[tuple[Run, Mask]]:
+    """The stored runs of sessions, and which rows of each are still there."""
+    holes = [run.batch for run in runs if run.batch.schema.equals(HOLES)]
+    for index, run in enumerate(run for run in runs if not run.batch.schema.equals(HOLES)):
+        there = np.ones(run.batch.num_rows, np.bool_)
+        for batch in holes:
+            gone = batch.column("row").to_numpy()[batch.column("run").to_numpy() == index]
+            if len(gone) and not 0 <= int(gone.min()) <= int(gone.max()) < len(there):
+                raise CorruptDataError(f"stored state names rows that it does not have rows={len(there)}")
+            there[gone] = False
+        yield run, there

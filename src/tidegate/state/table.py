@@ -11,20 +11,21 @@ earlier one, and a run with the keys alone says that these are gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import CorruptDataError
 from tidegate.state.index import KeyIndex, Mask, Slots
 from tidegate.state.keygroups import hashes
+from tidegate.state.ownership import Ownership, check_columns
 from tidegate.state.partial import grouped
+from tidegate.state.run import Frozen, Restored, Run, Size
 from tidegate.state.runs import concatenated
 
 SMALL_ROWS = 65_536
@@ -48,27 +49,27 @@ class _Chunk:
     cut: bool = False
 
 
-R = TypeVar("R")
-
-
-class KeyedTable(Generic[R]):
+class KeyedTable:
     """One row per key. Keys come first in the schema. Everything works on batches whose keys differ.
 
-    ``wrap`` makes a run of a batch; a run stays the same object for as long as its rows are kept.
+    Key groups are those of the ownership's columns, which are among the keys. A run stays the same object for as long as its rows
+    are kept.
     """
 
-    def __init__(self, schema: pa.Schema, keys: Sequence[str], wrap: Callable[[pa.RecordBatch], R]) -> None:
+    kind: ClassVar[str] = "table"
+
+    def __init__(self, ownership: Ownership, schema: pa.Schema, keys: Sequence[str]) -> None:
         if schema.names[: len(keys)] != list(keys):
             raise ValueError(f"keys come first columns={schema.names} keys={keys}")
         self.schema = schema
         self.keys = tuple(keys)
-        self._wrap = wrap
+        self._ownership = ownership
         self.key_schema = pa.schema([schema.field(key) for key in keys])
         self._index = KeyIndex()
         self._where = np.empty(0, np.int64)
         self._chunks: dict[int, _Chunk] = {}
         self._gone: list[pa.RecordBatch] = []
-        self._cut: dict[int, R] = {}  # runs of chunks and of keys that are gone, in order
+        self._cut: dict[int, Run] = {}  # runs of chunks and of keys that are gone, in order
         self._gone_cut: dict[int, int] = {}
         self._next = 0
         self._plain_hash = len(keys) == 1 and _hash_tells(schema.field(0).type)
@@ -80,13 +81,24 @@ class KeyedTable(Generic[R]):
         """Keys that have a row."""
         return sum(chunk.live for chunk in self._chunks.values())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held, stale rows and the index included."""
+    def size(self) -> Size:
+        """Keys that have a row; bytes with stale rows and the index."""
         held = sum(chunk.batch.nbytes + chunk.slots.nbytes for chunk in self._chunks.values())
-        return int(held + self._where.nbytes + self._index.nbytes)
+        return Size(self.rows, int(held + self._where.nbytes + self._index.nbytes))
+
+    def read(self) -> list[pa.RecordBatch]:
+        """Every key's row, once."""
+        return [self._live(number)[0] for number, chunk in self._chunks.items() if chunk.live]
 
     # -- reading and writing -----------------------------------------------------------------------------------------
+
+    def insert(self, rows: pa.RecordBatch, /) -> None:
+        """These rows replace those of the same keys."""
+        self.put(self.find(rows), rows)
+
+    def merge(self, batches: Sequence[pa.RecordBatch], /) -> Sequence[pa.RecordBatch]:
+        """No two rows belong together: a key has one."""
+        return batches
 
     def find(self, batch: pa.RecordBatch) -> Slots:
         """The slot of every row's key; a key that has none gets one, without a row.
@@ -143,33 +155,31 @@ class KeyedTable(Generic[R]):
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
-    def cut(self) -> tuple[R, ...]:
-        """All rows as runs, oldest first. Takes as long as there are rows that changed since the last cut."""
+    def freeze(self) -> Frozen:
+        """All rows as runs, oldest first. Takes as long as there are rows that changed since the last time."""
         if self._gone:
             # A key may have gone, come back and gone again since the last cut; once is enough.
             columns = grouped(pa.Table.from_batches(self._gone), self.keys, [])
             batch = pa.RecordBatch.from_arrays(columns, schema=self.key_schema)
             self._gone_cut[self._next] = batch.num_rows
-            self._cut[self._next] = self._wrap(batch)
+            self._cut[self._next] = Run(batch)
             self._next += 1
             self._gone = []
         for number in self._compacted([n for n, chunk in self._chunks.items() if not chunk.cut], cut=True):
-            self._cut[number] = self._wrap(self._chunks[number].batch)
-        return tuple(self._cut.values())
+            self._cut[number] = Run(self._chunks[number].batch)
+        return Frozen({}, tuple(self._cut.values()))
 
-    def restore(self, runs: Iterable[tuple[R, pa.RecordBatch]], own: Callable[[pa.RecordBatch], Mask]) -> None:
-        """Take over runs, with their batches, in their order. ``own`` says which rows are ours."""
-        for run, batch in runs:
-            gone = batch.schema.equals(self.key_schema) and not batch.schema.equals(self.schema)
-            if not gone and not batch.schema.equals(self.schema):
-                raise CorruptDataError(f"stored state has other columns columns={batch.schema.names}")
-            mine = own(batch)
-            whole = bool(mine.all())
-            rows = batch if whole else batch.filter(pa.array(mine))
+    def restore(self, pieces: Sequence[Restored]) -> None:
+        """Take over runs in their order, without the rows of keys that are not ours."""
+        for run in (run for piece in pieces for run in piece.runs):
+            gone = run.batch.schema.equals(self.key_schema) and not run.batch.schema.equals(self.schema)
+            check_columns(run.batch, self.key_schema if gone else self.schema)
+            rows = self._ownership.rows(run.batch)
             if rows.num_rows:
-                self._restore(self._wrap(rows) if not whole else run, rows, gone)
+                self._restore(run if rows is run.batch else Run(rows), gone)
 
-    def _restore(self, run: R, rows: pa.RecordBatch, gone: bool) -> None:
+    def _restore(self, run: Run, gone: bool) -> None:
+        rows = run.batch
         slots = self.find(rows)
         self._forget(slots[self.present(slots)])
         if gone:
@@ -179,10 +189,6 @@ class KeyedTable(Generic[R]):
             self._next += 1
         else:
             self._cut[self._append(rows, slots, cut=True)] = run
-
-    def live_batches(self) -> list[pa.RecordBatch]:
-        """Every key's row, once."""
-        return [self._live(number)[0] for number, chunk in self._chunks.items() if chunk.live]
 
     # -- chunks ------------------------------------------------------------------------------------------------------
 
@@ -239,7 +245,7 @@ class KeyedTable(Generic[R]):
     def _rewrite(self, numbers: Sequence[int], cut: bool) -> None:
         for number in self._compacted(numbers, cut=cut):
             if cut:
-                self._cut[number] = self._wrap(self._chunks[number].batch)
+                self._cut[number] = Run(self._chunks[number].batch)
 
     def _compacted(self, numbers: Sequence[int], *, cut: bool) -> list[int]:
         """The live rows of these chunks in new chunks; gives the new ones. A live row may move behind all
