@@ -139,3 +139,33 @@ def test_the_functions_that_the_architecture_follows_exist(path: str, name: str)
 
 def test_the_architecture_follows_a_batch_a_barrier_and_a_recovery() -> None:
     assert len(NAMED) > 20
+
+
+# What an object can do is a protocol of plan.capabilities or plan.operator. These look at objects that are not ours.
+FOREIGN = {
+    ("connectors/foreach.py", "__name__"): "a user's callable may have none",
+    ("plan/identity.py", "__qualname__"): "a user's callable may have none",
+    ("plan/identity.py", "__code__"): "a user's callable may be no function",
+    ("runtime/interrupt.py", "__module__"): "a signal handler of whoever set it",
+    ("spark/gang.py", "is_remote"): "a session of Spark Connect",
+    ("store/durable.py", "O_DIRECT"): "not on every platform",
+    ("store/durable.py", "O_DIRECTORY"): "not on every platform",
+}
+
+
+def attributes_asked(tree: ast.AST) -> Iterator[str]:
+    """The literal names that getattr and hasattr are called with."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"getattr", "hasattr"}:
+            yield from (a.value for a in node.args[1:2] if isinstance(a, ast.Constant) and isinstance(a.value, str))
+
+
+def test_capabilities_are_protocols_and_not_attributes_that_somebody_asks_for() -> None:
+    asked = {
+        (str(path.relative_to(SOURCE)), name) for path in modules() for name in attributes_asked(ast.parse(path.read_text()))
+    }
+    assert asked == set(FOREIGN)
+
+
+def test_the_rule_about_attributes_sees_one() -> None:
+    assert list(attributes_asked(ast.parse("getattr(a, 'b', None); hasattr(f(a), 'c'); getattr(a, name)"))) == ["b", "c"]

@@ -160,8 +160,8 @@ class Leader:
         if self._gang is not None:
             self._gang.stop("the job has ended")
         for action in self._mailbox.take(0):  # nodes that have just come would wait for an answer
-            if getattr(action, "func", None) == self._gangs.joined:
-                self._gangs.turn_away(action.args[0])  # type: ignore[attr-defined]
+            if isinstance(action, partial) and action.func == self._gangs.joined:
+                self._gangs.turn_away(action.args[0])
         if not self._setup.gangs.launcher.join(RETURN_LIMIT_MS / 1000):
             self._setup.gangs.launcher.cancel()
             self._setup.gangs.launcher.join(RETURN_LIMIT_MS / 1000)

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.clock import SystemClock
 from tidegate.core.checkpoint.adapt import UnalignedStreak
@@ -20,6 +20,7 @@ from tidegate.core.log.resolve import Refuse, RestoreChoice, StartFresh
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import NeedsSpool, NeedsStore
 from tidegate.plan.physical import PhysicalPlan, Stage
 from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
@@ -98,7 +99,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         check_writable(store)
     plan, keeps_spool = spooled(plan, place, options.spool)
     check_supply(plan, place or given, fresh=options.restore == "none")
-    splits = _splits(plan, lambda spec: not hasattr(spec.source, "with_store"))
+    splits = _splits(plan, lambda spec: not isinstance(spec.source, NeedsStore))
     _check_bounds(plan, options)
     publisher = Publisher(plan)
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
@@ -293,7 +294,7 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
 
 def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
     """Give the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
-    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and _wants_spool(s)]
+    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and isinstance(s.sink, NeedsSpool)]
     if not needs:
         return plan, True
     kept = spool if spool is not None else place
@@ -304,15 +305,10 @@ def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[P
     return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name)), path is not None
 
 
-def _wants_spool(spec: Write) -> bool:
-    return hasattr(spec.sink, "with_spool")
-
-
 def _with_spool(spec: Write, directory: Path) -> Write:
-    if not _wants_spool(spec):
+    if not isinstance(spec.sink, NeedsSpool):
         return spec
-    sink: Any = spec.sink
-    return replace(spec, sink=sink.with_spool(str(directory), spec.schema))
+    return replace(spec, sink=spec.sink.with_spool(str(directory), spec.schema))
 
 
 def map_sinks(plan: PhysicalPlan, change: Callable[[Write], Write]) -> PhysicalPlan:

@@ -38,6 +38,10 @@ class Watched(Protocol):
     def status(self) -> str:
         """The job's status."""
 
+    @property
+    def error(self) -> Exception | None:
+        """Why it failed, if it did."""
+
     def metrics(self) -> dict[str, Any]:
         """The job's metrics."""
 
@@ -73,7 +77,7 @@ def wait_for_status(job: Watched, *statuses: str, timeout_s: float = WAIT_S) -> 
     def look() -> str | None:
         status = job.status
         if status not in statuses and status in ENDED:
-            raise AssertionError(f"the job is {status}, expected {' or '.join(statuses)}: {getattr(job, 'error', None)}")
+            raise AssertionError(f"the job is {status}, expected {' or '.join(statuses)}: {job.error}")
         return status if status in statuses else None
 
     return wait_until(f"status {' or '.join(statuses)}", look, timeout_s)
