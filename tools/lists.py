@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidegate.plan.capabilities import CAPABILITIES
 from tidegate.plan.connector import Sink, Source
+from tidegate.runtime.metrics import TOTALS, JobMetrics, NodeMetrics, OperatorMetrics, listed
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,7 +30,31 @@ def _sentence(documented: type) -> str:
     return " ".join(inspect.cleandoc(documented.__doc__ or "").split()).replace("``", "`")
 
 
-LISTS: dict[tuple[str, str], Callable[[], str]] = {("docs/connectors.md", "capabilities"): capabilities}
+def metrics() -> str:
+    """A table per place that metrics are of, and what totals mean across a recovery."""
+    parts = [
+        "## Of the job\n",
+        _metrics(JobMetrics),
+        '\n## Of an operator with state: `job.metrics()["operators"][name]`\n',
+        _metrics(OperatorMetrics),
+        '\n## Of a node: each of `job.metrics()["nodes"]`\n',
+        _metrics(NodeMetrics),
+        "\n## What a total means when nodes are lost and the job goes back to its last checkpoint\n",
+        "| total | counts |\n|---|---|",
+        *(f"| {total} | {meaning} |" for total, meaning in TOTALS.items()),
+    ]
+    return "\n".join(parts)
+
+
+def _metrics(of: type) -> str:
+    rows = [f"| `{name}` | {m.kind} | {m.unit} | {m.total} | {m.meaning} |" for name, m in sorted(listed(of))]
+    return "\n".join(["| name | kind | unit | total | meaning |", "|---|---|---|---|---|", *rows])
+
+
+LISTS: dict[tuple[str, str], Callable[[], str]] = {
+    ("docs/connectors.md", "capabilities"): capabilities,
+    ("docs/metrics.md", "metrics"): metrics,
+}
 
 
 def written(path: str, name: str) -> str:

@@ -25,6 +25,7 @@ from tidegate.cli.demo import Result, Story, claims, pipeline, watch_and_kill
 from tidegate.cli.main import main
 from tidegate.cli.output import Output
 from tidegate.cli.proof import Claim, Proof, comparison
+from tidegate.runtime.metrics import JobMetrics
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -79,7 +80,7 @@ def test_the_kill_waits_for_a_checkpoint_and_for_rows(worker: subprocess.Popen[b
     mine, alive = [node(worker.pid)], []
 
     class Job(Scripted):
-        def metrics(self) -> dict[str, Any]:
+        def metrics(self) -> JobMetrics:
             alive.append(worker.poll() is None)
             return super().metrics()
 

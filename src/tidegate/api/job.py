@@ -12,6 +12,7 @@ from tidegate.core.failure.problems import Problem
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
 from tidegate.runtime.interrupt import plain_interrupts
 from tidegate.runtime.leader import Leader
+from tidegate.runtime.metrics import JobMetrics
 from tidegate.runtime.savepoint import savepoint_place, shown_place, write_savepoint
 
 STOP_WAIT_S = 60.0
@@ -120,7 +121,7 @@ class Job:
         """The checkpoints of this run, committed and aborted, oldest first."""
         return self._leader.checkpoints()
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> JobMetrics:
         """What the job has done so far."""
         return self._leader.metrics()
 

@@ -64,7 +64,7 @@ def run(spark: Session, asked: tg.Pipeline, place: Place, rows: int, parallelism
     finally:
         shutil.rmtree(place.scratch, ignore_errors=True)
     metrics = job.metrics()
-    done = (int(metrics.get(name, 0)) for name in ("checkpoints_committed", "restarts"))
+    done = (metrics["checkpoints_committed"], metrics["restarts"])
     return Measured(rows, seconds, rows_in(place.output), *done)
 
 
@@ -73,7 +73,7 @@ def switched(spark: Session, asked: tg.Pipeline, place: Place, parallelism: int,
     checkpoint = tg.CheckpointConfig(interval=NEVER)
     job = asked.start(spark, parallelism=parallelism, store=str(place.scratch), checkpoint=checkpoint)
     try:
-        while job.status == "STARTING" or not job.metrics().get("rows_in"):
+        while job.status == "STARTING" or not job.metrics()["rows_in"]:
             if job.await_termination(0.1):
                 raise JobFailedError(f"the job ended before it was measured job={job.name}")
         return Switching(job).run(switches)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -104,8 +103,7 @@ class Checkpointer:
         self._staged: list[Staged] = []
         self._known_epoch: int | None = None
         self._known: dict[int, tuple[RunEntry, ObjectEntry | None]] = {}
-        self._last: dict[str, Any] = {}
-        self._upload_retries = 0
+        self.upload_retries = 0
         self.tasks: Sequence[StageTask] = ()
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -168,10 +166,6 @@ class Checkpointer:
         self._staged = [staged for staged in self._staged if staged.checkpoint_id > checkpoint_id]
         self.abort(checkpoint_id)
 
-    def metrics(self) -> dict[str, Any]:
-        """The last finished part, for people."""
-        return self._last | {"upload_retries": self._upload_retries}
-
     # -- collecting ------------------------------------------------------------------------------------------------
 
     def _attempt(self, checkpoint_id: int) -> Attempt | None:
@@ -209,7 +203,6 @@ class Checkpointer:
             self._decline(attempt.checkpoint_id, wrapped)
             return
         ack = done.result()
-        self._last = {"checkpoint_id": ack.checkpoint_id, "bytes": ack.bytes_uploaded, "duration_ms": ack.duration_ms}
         self._say_prepared(ack.to_json())
 
     # -- writing: the upload thread --------------------------------------------------------------------------------
@@ -221,7 +214,7 @@ class Checkpointer:
             try:
                 return self._write(attempt, known, staged)
             except WAITED_FOR:
-                self._upload_retries += 1
+                self.upload_retries += 1
                 if not left:
                     raise
         raise AssertionError("unreachable")

@@ -16,6 +16,7 @@ from tidegate.errors import CorruptDataError, NodeStalled
 from tidegate.runtime.activity import told
 from tidegate.runtime.failure import failure_of
 from tidegate.runtime.host import Launch
+from tidegate.runtime.metrics import read_report
 from tidegate.wire._gen import control_pb2 as pb
 
 
@@ -221,9 +222,6 @@ def carried(message: pb.NodeMessage, node: int) -> Any:
                 raise CorruptDataError(f"a node speaks for another node={node} speaks_for={ack.node}", path="ack")
             return ack
         case "progress":
-            progress = parse(message.progress.json, "progress")
-            if not isinstance(progress, dict):
-                raise CorruptDataError(f"a node's metrics are no JSON object progress={progress!r:.100}", path="progress")
-            return progress
+            return read_report(parse(message.progress.json, "progress"))
         case _:
             return None

@@ -28,6 +28,7 @@ from tidegate.core.failure.restart import (
 from tidegate.runtime.activity import told
 from tidegate.runtime.gang import Exit, GangState, Launcher, NodeConnection
 from tidegate.runtime.host import STALL_TIMEOUT_S, Launch
+from tidegate.runtime.metrics import NodeMetrics
 from tidegate.runtime.report import Totals
 from tidegate.runtime.savepoint import Savepoint
 from tidegate.runtime.sinks import Publisher
@@ -267,7 +268,7 @@ class Gangs:
 
     # -- for people ------------------------------------------------------------------------------------------------
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[NodeMetrics]:
         """Who is there and what each does. Any thread."""
         gang = self.gang
         members = dict(gang.members) if gang is not None else {}

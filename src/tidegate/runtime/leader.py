@@ -39,6 +39,7 @@ from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.metrics import JobMetrics
 from tidegate.runtime.opening import Opening
 from tidegate.runtime.report import aborted, committed, stepped_down
 from tidegate.runtime.requests import Requests
@@ -222,7 +223,7 @@ class Leader:
         """What is wrong with the store and the sinks now, the oldest first."""
         return self._watch.current
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> JobMetrics:
         """The newest reports of the nodes, added up."""
         gang = self._gang
         return {

@@ -363,9 +363,8 @@ class Node:
         self._say(pb.NodeMessage(declined=declined))
 
     def _say_progress(self) -> None:
-        mine = {"checkpoints": self._checkpointer.metrics(), "stale_commands": self._stale_commands}
-        report = json.dumps(self._assembly.metrics() | mine)
-        self._say(pb.NodeMessage(progress=pb.Progress(json=report.encode())))
+        report = self._assembly.report(upload_retries=self._checkpointer.upload_retries, stale_commands=self._stale_commands)
+        self._say(pb.NodeMessage(progress=pb.Progress(json=json.dumps(report).encode())))
 
     def _progress(self) -> None:
         self._say_progress()

@@ -42,7 +42,7 @@ class Watched(Protocol):
     def error(self) -> Exception | None:
         """Why it failed, if it did."""
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Mapping[str, Any]:
         """The job's metrics."""
 
 
@@ -88,10 +88,10 @@ def wait_for_checkpoints(job: Watched, count: int = 1, timeout_s: float = WAIT_S
     return wait_until(f"{count} checkpoints", lambda: _at_least(job, "checkpoints_committed", count), timeout_s)
 
 
-def wait_for_nodes(job: Watched, *, after_gang: int = -1, timeout_s: float = WAIT_S) -> dict[str, Any] | None:
+def wait_for_nodes(job: Watched, *, after_gang: int = -1, timeout_s: float = WAIT_S) -> Mapping[str, Any] | None:
     """Wait until all nodes of a gang newer than ``after_gang`` run; gives the metrics, or ``None`` if the job ended first."""
 
-    def look() -> tuple[dict[str, Any] | None] | None:
+    def look() -> tuple[Mapping[str, Any] | None] | None:
         if job.status in ENDED:
             return (None,)
         metrics = job.metrics()
