@@ -304,7 +304,7 @@ REFUSED = {
         "write_parquet: there is no option 'compresion', did you mean 'compression'. options=path, compression, file_bytes",
     ),
     "a window with an unknown option": (
-        lambda s: tg.tumbling("10s", lateness="1s"),
+        lambda s: tg.tumbling("10s", lateness="1s"),  # type: ignore[call-arg]
         "tumbling: there is no option 'lateness', did you mean 'allowed_lateness'. options=size, allowed_lateness",
     ),
     "files with an unknown option": (
@@ -317,11 +317,11 @@ REFUSED = {
         "generate: there is no option 'row', did you mean 'rows'. options=rows, rows_per_second, keys",
     ),
     "a DataFrame with an unknown option": (
-        lambda s: tg.from_dataframe(None, event_tme="ts"),
+        lambda s: tg.from_dataframe(None, event_tme="ts"),  # type: ignore[call-arg]
         "from_dataframe: there is no option 'event_tme', did you mean 'event_time'",
     ),
     "certificates with an unknown option": (
-        lambda s: tg.Tls(cert="a", key="b", authority="c"),
+        lambda s: tg.Tls(cert="a", key="b", authority="c"),  # type: ignore[call-arg]
         "Tls: there is no option 'cert'.*options=certificate, key, authority, name",
     ),
     "a function that is none": (lambda s: s.for_each_batch(3), "for_each_batch needs a function"),
@@ -365,9 +365,9 @@ def test_a_key_is_a_plain_value(kind: pa.DataType, bids: tg.Stream) -> None:
         (lambda: tg.sliding("1d", "1ms"), "more than 10000 windows"),
         (lambda: tg.session("0s"), "gap must be at least"),
         (lambda: tg.tumbling("1s", allowed_lateness="-1s"), "allowed_lateness is no length of time"),
-        (lambda: tg.sum(3), "sum takes the name of a column"),
+        (lambda: tg.sum(3), "sum takes the name of a column"),  # type: ignore[arg-type]
         (lambda: tg.count(col("x") + 1), "count takes the name of a column"),
-        (lambda: tg.count_distinct(None), "count_distinct takes the name of a column"),
+        (lambda: tg.count_distinct(None), "count_distinct takes the name of a column"),  # type: ignore[arg-type]
     ],
 )
 def test_windows_and_aggregates_check_their_arguments(call: object, words: str) -> None:

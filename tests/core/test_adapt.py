@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,7 +108,7 @@ def test_it_is_off_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize("off", [{"enable_unaligned_fallback": False}, {"unaligned_threshold_ms": 0}])
-def test_there_is_nothing_to_learn_without_a_fallback_or_without_waiting(off: dict[str, int]) -> None:
+def test_there_is_nothing_to_learn_without_a_fallback_or_without_waiting(off: dict[str, Any]) -> None:
     assert DistributedCheckpointConfig(adaptive_alignment=True, **off).adaptive_threshold is None
 
 

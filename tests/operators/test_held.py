@@ -7,8 +7,8 @@ import logging
 import pyarrow as pa
 import pytest
 
-from tidegate.runtime.source import END_OF_TIME
 from tidegate.state.held import RUNS_MAX, HeldRows
+from tidegate.values import END_OF_TIME
 
 
 def batch(*times: int | None) -> pa.RecordBatch:

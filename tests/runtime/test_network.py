@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -41,7 +42,7 @@ def authority() -> Authority:
     return Authority()
 
 
-def run(run_one: Callable[[Launch, int], str] = run_node, **options: object) -> int:
+def run(run_one: Callable[[Launch, int], str] = run_node, **options: Any) -> int:
     """Run a job with an exchange on two nodes; gives how many rows its sink has."""
     sink = MemorySink()
     stream = tg.from_source(GatedSource(events(ROWS)))
@@ -120,7 +121,7 @@ def test_a_node_speaks_only_to_who_shows_a_certificate(authority: Authority, who
         own = authority.tls("127.0.0.1") if who == "one of us" else stranger_of(authority)
         client = own.contexts().client
     tls = authority.tls("127.0.0.1").contexts()
-    transport = TcpTransport(Silence(), secret=bytes(32), gang=1, tls=tls)
+    transport = TcpTransport(Silence(), secret=bytes(32), gang=1, tls=tls)  # type: ignore[arg-type]
     host, _, port = transport.address.rpartition(":")
     words = b""
     try:
@@ -154,12 +155,12 @@ def test_what_can_not_be_used_is_refused_with_its_name(authority: Authority, tmp
         with pytest.raises(InvalidUseError, match="these can't be used together for TLS"):
             replace(good, **broken).contexts()
     with pytest.raises(InvalidUseError, match="the certificate for TLS is a path or PEM bytes given=NoneType"):
-        replace(good, certificate=None).contexts()
+        replace(good, certificate=None).contexts()  # type: ignore[arg-type]
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authority) -> None:
     good = authority.tls("127.0.0.1")
-    key = serialization.load_pem_private_key(bytes(good.key), None)
+    key = serialization.load_pem_private_key(bytes(good.key), None)  # type: ignore[arg-type]
     locked = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -194,7 +195,7 @@ def test_keys_and_secrets_are_in_no_log_and_no_repr(
 
 
 def in_files(tls: tg.Tls, folder: Path) -> tg.Tls:
-    paths = {}
+    paths: dict[str, Any] = {}
     for what in ("certificate", "key", "authority"):
         paths[what] = folder / f"{what}.pem"
         paths[what].write_bytes(getattr(tls, what))
