@@ -164,8 +164,66 @@ def test_capabilities_are_protocols_and_not_attributes_that_somebody_asks_for() 
     asked = {
         (str(path.relative_to(SOURCE)), name) for path in modules() for name in attributes_asked(ast.parse(path.read_text()))
     }
-    assert asked == set(FOREIGN)
+    assert asked <= set(FOREIGN)
 
 
 def test_the_rule_about_attributes_sees_one() -> None:
     assert list(attributes_asked(ast.parse("getattr(a, 'b', None); hasattr(f(a), 'c'); getattr(a, name)"))) == ["b", "c"]
+
+
+# A match over our own classes or enums ends in assert_never, or raises at what comes from outside. In these the rest is meant.
+THE_REST = {
+    ("bench/growth.py", "order"): "only what the benchmark answers",
+    ("core/barrier/subtask.py", "effect"): "passed on",
+    ("core/checkpoint/lead.py", "self.mode"): "nothing to go on with",
+    ("core/failure/problems.py", "fact"): "tells nothing of the store and the sinks",
+    ("core/log/entries.py", "follower"): "explains nothing",
+    ("core/log/view.py", "found.get(slot)"): "is sound",
+    ("planner/rules.py", "child"): "no filter goes through it",
+    ("runtime/failure.py", "error"): "any other exception is a defect",
+    ("runtime/leader.py", "effect"): "commands to the nodes",
+    ("testing/store.py", "fault"): "before or after the write",
+}
+BUILTIN = {"bool", "bytes", "dict", "float", "frozenset", "int", "list", "str", "tuple", "CodeType"}
+
+
+def is_of_ours(pattern: ast.pattern) -> bool:
+    """Names a class, or a member of an enum."""
+    nodes = list(ast.walk(pattern))
+    classes = {ast.unparse(node.cls) for node in nodes if isinstance(node, ast.MatchClass)}
+    members = [node for node in nodes if isinstance(node, ast.MatchValue) and isinstance(node.value, ast.Attribute)]
+    return bool(classes - BUILTIN) or any(ast.unparse(node.value)[0].isupper() for node in members)
+
+
+def left_open(tree: ast.AST) -> Iterator[str]:
+    """The subjects of matches that can fall through, or whose default swallows what a union may gain."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Match):
+            continue
+        last = node.cases[-1]
+        default = (
+            isinstance(last.pattern, ast.MatchAs) and last.guard is None and isinstance(last.pattern.pattern, ast.MatchAs | None)
+        )
+        said = [ast.unparse(statement) for statement in last.body]
+        closed = default and (said[0].startswith(("assert_never(", "raise ")))
+        if not default or (any(is_of_ours(case.pattern) for case in node.cases) and not closed):
+            yield ast.unparse(node.subject)
+
+
+def test_every_match_ends_in_assert_never_or_says_what_the_rest_is() -> None:
+    found = {(str(path.relative_to(SOURCE)), subject) for path in modules() for subject in left_open(ast.parse(path.read_text()))}
+    assert found <= set(THE_REST)
+
+
+def test_the_rule_about_matches_sees_one() -> None:
+    arms = {
+        "a": "case Some(): pass",
+        "b": "case Some(): pass\n case _: pass",
+        "c": "case Mode.ON: pass\n case _: return 1",
+        "d": "case Some(): pass\n case _ as rest: assert_never(rest)",
+        "e": "case Some(): pass\n case other: raise ValueError(other)",
+        "f": "case 'text': pass\n case _: pass",
+        "g": "case 'text': pass",
+    }
+    texts = {subject: f"match {subject}:\n " + cases for subject, cases in arms.items()}
+    assert [subject for text in texts.values() for subject in left_open(ast.parse(text))] == ["a", "b", "c", "g"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -33,6 +33,8 @@ def pipeline(shape: Shape, place: Place, name: str) -> tg.Pipeline:
             asked = left.join(right, on="key", window=tg.tumbling(WINDOW_MS))
         case "stateless":
             asked = streams[0].filter(tg.col("kind") != 0).with_columns(cents=tg.col("value") * 100)
+        case _:
+            assert_never(shape)
     return tg.Pipeline(name, asked.write_parquet(place.output))
 
 

@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import assert_never
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -131,6 +132,8 @@ def check_claim(path: str, claim: Claim, *, idle: bool) -> Take:
             raise InvalidUseError(f"{why} path={path}")
         case Outrun(why):
             raise FencedError(f"{why} path={path}")
+        case _:
+            assert_never(verdict)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import assert_never
 
 from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint import orders as do
@@ -51,13 +52,16 @@ class BlockingWork:
 
     def replaced(self, slot: int) -> ev.Event | None:
         """That somebody has written after this slot; ``None``: nobody has."""
-        match self._log.check(slot):
+        found = self._log.check(slot)
+        match found:
             case ev.Last():
                 return None
             case ev.Unknown(why):
                 raise RetryableError(why)
-            case ev.Followed() as followed:
-                return ev.LogChecked(slot, followed)
+            case ev.Followed():
+                return ev.LogChecked(slot, found)
+            case _:
+                assert_never(found)
 
     def write_hint(self, epoch: int) -> None:
         try:

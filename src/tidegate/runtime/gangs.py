@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from tidegate.clock import Clock
 from tidegate.core.checkpoint import events as ev
@@ -138,7 +138,8 @@ class Gangs:
     def _check_joined(self, gang: GangState) -> None:
         if self.gang is not gang or gang.welcomed or gang.stopping:
             return
-        match self._joining.look(self._clock.now_ms(), self._setup.launcher.running()):
+        verdict = self._joining.look(self._clock.now_ms(), self._setup.launcher.running())
+        match verdict:
             case KeepWaiting(until_ms):
                 there = f"{len(gang.members)} of {self._setup.parallelism} nodes have joined"
                 log.warning("still waiting for nodes: %s gang=%s job=%s", there, gang.number, self._owner.job)
@@ -147,6 +148,8 @@ class Gangs:
                 gang.not_joined(reason)
                 gang.stop("not all nodes joined")
                 self._force(gang)
+            case _:
+                assert_never(verdict)
 
     def joined(self, connection: NodeConnection) -> None:
         """A node opened its stream and said hello."""

@@ -374,12 +374,15 @@ class Leader:
 
     def _choose_again(self, why: str) -> None:
         self._watch.failed(ProblemKind.RESTORE, why)
-        match self._restore_patience.failed():
+        verdict = self._restore_patience.failed()
+        match verdict:
             case GiveUp(failures):
                 unread = f"the checkpoint to go on from can't be read: {why}"
                 self._fail(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
             case RestartAfter(wait_ms):
                 self._timers.at(self._clock.now_ms() + wait_ms, self._choose_restore)
+            case _:
+                assert_never(verdict)
 
     def _decide(self, _: None) -> ev.Event | None:
         # The coordinator has looked into the log before it asked, and changes nothing until this is answered.
@@ -413,6 +416,8 @@ class Leader:
                 self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
                 self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))
+            case _:
+                assert_never(effect)
 
     def _remember(self, record: dict[str, Any]) -> None:
         self._history.append(record)

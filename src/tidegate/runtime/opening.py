@@ -175,6 +175,8 @@ class Opening:
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
                 self._publisher.note(manifest.epoch, manifest.checkpoint_id)
+            case _:
+                assert_never(decision)
         self._say(decision, view)
         return decision
 

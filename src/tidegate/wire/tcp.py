@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import assert_never
 
 import pyarrow as pa
 
@@ -261,6 +262,8 @@ class TcpTransport:
                 raise FencedError(f"a newer gang runs at the peer gang={self._gang} newer={verdict.gang}")
             case Answer.WRONG_GANG:
                 raise RetryableError(f"an older gang runs at the peer gang={self._gang} older={verdict.gang}")
+            case _:
+                assert_never(verdict.answer)
 
     # -- accepting --------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from tidegate.core.checkpoint.budget import PublishBudget, TokenBucket
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
@@ -220,5 +220,7 @@ class Publisher:
                 return self.outstanding.epoch == epoch
             case Hide():
                 return self.outstanding.gang == gang
-            case _:
+            case None:
                 return False
+            case _:
+                assert_never(self.outstanding)

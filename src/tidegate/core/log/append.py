@@ -8,9 +8,9 @@ hold it or something else. Reading an empty slot proves nothing: the first put m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
-from tidegate.core.checkpoint.events import Conflict, PutAnswered, Unknown
+from tidegate.core.checkpoint.events import Conflict, PutAnswered, Unknown, Written
 from tidegate.core.checkpoint.orders import PutEntry
 from tidegate.core.log.view import Damaged, LogEntry, LogRecord
 
@@ -87,13 +87,15 @@ class LogAppender:
         match event.answer:
             case Unknown(why):
                 return self._again_later(now_ms, why)
-            case Conflict(None):
-                return self._again_later(now_ms, f"slot {entry.slot} is taken and can't be read")
-            case Conflict(found) if found is not None:
+            case Conflict(found):
+                if found is None:
+                    return self._again_later(now_ms, f"slot {entry.slot} is taken and can't be read")
                 return self._found(entry, found)
-            case _:
+            case Written():
                 self.entry = None
                 return Landed(entry)
+            case _:
+                assert_never(event.answer)
 
     def due(self, now_ms: int) -> PutEntry | None:
         """The put to try again now, if it is time."""
