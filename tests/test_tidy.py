@@ -227,3 +227,20 @@ def test_the_rule_about_matches_sees_one() -> None:
     }
     texts = {subject: f"match {subject}:\n " + cases for subject, cases in arms.items()}
     assert [subject for text in texts.values() for subject in left_open(ast.parse(text))] == ["a", "b", "c", "g"]
+
+
+# One setting, one name from CheckpointConfig to the frame. These are names of the protocol's own description, and counters of it.
+DESCRIBED = {
+    "alignment_timeout_threshold_ms",
+    "gc_retain_count",
+    "threshold_switches",
+    "unaligned_threshold_ms",
+    "was_threshold_triggered",
+}
+OTHER_NAMES = re.compile(r"\b\w*(?:threshold|give_up_ms|retain_count)\w*\b")
+
+
+@pytest.mark.parametrize("package", ["core", "planner", "bench", "cli", "api"])
+def test_the_alignment_timeout_the_storage_timeout_and_retain_have_one_name(package: str) -> None:
+    texts = (path.read_text() for path in modules() if package_of(path) == package)
+    assert {name for text in texts for name in OTHER_NAMES.findall(text)} <= DESCRIBED

@@ -33,8 +33,8 @@ EVENTS = 10_000
 ROUNDS = 7
 RECOVERIES = 4
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.float64())])
-THRESHOLD_MS = 500
-OVER_THRESHOLD_MS_MAX = 1_000
+ALIGNMENT_TIMEOUT_MS = 500
+OVER_TIMEOUT_MS_MAX = 1_000
 WAIT_S = 120.0
 
 Launch = Callable[[tg.Pipeline, int, str, tg.CheckpointConfig], Job]
@@ -232,7 +232,7 @@ class Bench:
         checkpoints = [self.checkpoint(mode, backlog) for backlog in self.settings.backlog for mode in ("never", "auto")]
         return {
             "steps": [figure.row() for figure in figures],
-            "threshold_ms": THRESHOLD_MS,
+            "alignment_timeout_ms": ALIGNMENT_TIMEOUT_MS,
             "checkpoints": checkpoints,
             "bounded": all(c["duration_ms"] <= c["limit_ms"] for c in checkpoints if c["limit_ms"] is not None),
         }
@@ -250,7 +250,7 @@ class Bench:
             backlog_pipeline(burst, place / "out"),
             self.settings.parallelism,
             str(place / "store"),
-            tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=THRESHOLD_MS, timeout="120s"),
+            tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=ALIGNMENT_TIMEOUT_MS, timeout="120s"),
         )
         try:
             _await(lambda: job.metrics()["rows_in"] >= burst.rows_open, job)
@@ -263,7 +263,7 @@ class Bench:
             job.stop()
             shutil.rmtree(place, ignore_errors=True)
         shown = {key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")}
-        limit_ms = None if mode == "never" else THRESHOLD_MS + OVER_THRESHOLD_MS_MAX
+        limit_ms = None if mode == "never" else ALIGNMENT_TIMEOUT_MS + OVER_TIMEOUT_MS_MAX
         return {"mode": mode, "backlog": backlog, **shown, "limit_ms": limit_ms}
 
     def recovery(self) -> list[Figure]:

@@ -274,20 +274,19 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
     always = checkpoint.unaligned == "always"
     never = checkpoint.unaligned == "never"
     timeout_ms = checkpoint.timeout_ms
-    threshold_ms = 0 if always else checkpoint.alignment_timeout_ms
+    alignment_timeout_ms = 0 if always else checkpoint.alignment_timeout_ms
     return DistributedCheckpointConfig(
         checkpoint_interval_ms=checkpoint.interval_ms,
         checkpoint_timeout_ms=timeout_ms,
         barrier_injection_timeout_ms=min(10_000, timeout_ms),
         node_snapshot_timeout_ms=min(120_000, timeout_ms),
-        enable_unaligned_fallback=not never and threshold_ms < timeout_ms,
-        unaligned_threshold_ms=threshold_ms,
+        enable_unaligned_fallback=not never and alignment_timeout_ms < timeout_ms,
+        unaligned_threshold_ms=alignment_timeout_ms,
         adaptive_alignment=checkpoint.adaptive_alignment,
         gc_retain_count=checkpoint.retain,
         min_pause_ms=checkpoint.min_pause_ms,
-        put_give_up_ms=checkpoint.storage_timeout_ms,
+        storage_timeout_ms=checkpoint.storage_timeout_ms,
         publish_tries_max=1,
-        publish_give_up_ms=checkpoint.storage_timeout_ms,
         tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,
     )
 

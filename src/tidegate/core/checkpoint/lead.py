@@ -65,8 +65,8 @@ class Leader:
         self.metrics = CoordinatorMetrics()
         self.nodes: frozenset[int] = frozenset()
         self.source_nodes: frozenset[int] = frozenset()
-        self._appender = LogAppender(config.put_retry_ms, config.put_give_up_ms)
-        self._confirmer = LogConfirmer(config.put_retry_ms, config.put_give_up_ms)
+        self._appender = LogAppender(config.put_retry_ms, config.storage_timeout_ms)
+        self._confirmer = LogConfirmer(config.put_retry_ms, config.storage_timeout_ms)
         self._publisher = Publisher.of(config)
         self._out: list[Effect] = []
         self._writes = 0

@@ -47,12 +47,12 @@ class Publisher:
         "_failing_ms",
         "_failures",
         "_flushing",
-        "_give_up_ms",
         "_hurried",
         "_newest",
         "_retry_at",
         "_retry_ms",
         "_steps",
+        "_storage_timeout_ms",
         "_tries_max",
         "_unpublished",
         "_waiting",
@@ -64,10 +64,10 @@ class Publisher:
         self,
         retry_ms: int,
         tries_max: int,
-        give_up_ms: int = 0,
+        storage_timeout_ms: int = 0,
         budgets: Mapping[str, PublishBudget] | None = None,
     ) -> None:
-        self._retry_ms, self._tries_max, self._give_up_ms = retry_ms, tries_max, give_up_ms
+        self._retry_ms, self._tries_max, self._storage_timeout_ms = retry_ms, tries_max, storage_timeout_ms
         self._failed_ms = self._failing_ms = 0
         self._budgets = dict(budgets or {})
         self._buckets = {budget: TokenBucket(budget) for budget in self._budgets.values()}
@@ -84,7 +84,7 @@ class Publisher:
     @classmethod
     def of(cls, config: DistributedCheckpointConfig) -> Publisher:
         """With these settings."""
-        return cls(config.publish_retry_ms, config.publish_tries_max, config.publish_give_up_ms, config.publish_budgets)
+        return cls(config.publish_retry_ms, config.publish_tries_max, config.storage_timeout_ms, config.publish_budgets)
 
     @property
     def backlog(self) -> int:
@@ -100,7 +100,7 @@ class Publisher:
     @property
     def exhausted(self) -> bool:
         """The same step failed too often, and for too long."""
-        return self._failures >= self._tries_max and self._failing_ms >= self._give_up_ms
+        return self._failures >= self._tries_max and self._failing_ms >= self._storage_timeout_ms
 
     @property
     def _wanted(self) -> bool:

@@ -49,10 +49,10 @@ PutOutcome: TypeAlias = Landed | Taken | StillOpen | NotAsked
 class LogAppender:
     """Holds the open put, if there is one."""
 
-    __slots__ = ("_give_up_ms", "_opened_ms", "_retry_at", "_retry_ms", "_tries", "entry", "why")
+    __slots__ = ("_opened_ms", "_retry_at", "_retry_ms", "_storage_timeout_ms", "_tries", "entry", "why")
 
-    def __init__(self, retry_ms: int, give_up_ms: int) -> None:
-        self._retry_ms, self._give_up_ms = retry_ms, give_up_ms
+    def __init__(self, retry_ms: int, storage_timeout_ms: int) -> None:
+        self._retry_ms, self._storage_timeout_ms = retry_ms, storage_timeout_ms
         self.entry: LogEntry | None = None
         self._tries = 0
         self._opened_ms = 0
@@ -69,7 +69,7 @@ class LogAppender:
         """When ``due`` has something to do."""
         if self.entry is None:
             return None
-        give_up_at = self._opened_ms + self._give_up_ms
+        give_up_at = self._opened_ms + self._storage_timeout_ms
         return give_up_at if self._retry_at is None else min(self._retry_at, give_up_at)
 
     def put(self, entry: LogEntry, now_ms: int) -> PutEntry:
@@ -111,7 +111,7 @@ class LogAppender:
 
     def gave_up(self, now_ms: int) -> bool:
         """True when the open put has gone unanswered for too long."""
-        return self.entry is not None and now_ms >= self._opened_ms + self._give_up_ms
+        return self.entry is not None and now_ms >= self._opened_ms + self._storage_timeout_ms
 
     def _found(self, ours: LogEntry, found: LogRecord) -> PutOutcome:
         self.entry = None
