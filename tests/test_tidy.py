@@ -244,3 +244,28 @@ OTHER_NAMES = re.compile(r"\b\w*(?:threshold|give_up_ms|retain_count)\w*\b")
 def test_the_alignment_timeout_the_storage_timeout_and_retain_have_one_name(package: str) -> None:
     texts = (path.read_text() for path in modules() if package_of(path) == package)
     assert {name for text in texts for name in OTHER_NAMES.findall(text)} <= DESCRIBED
+
+
+IDS = {"gang": "GangNumber", "term": "Term", "node": "NodeId", "epoch": "Epoch", "slot": "Slot"}
+TYPED = ("core/barrier", "core/log", "wire")
+
+
+def plain_ids(tree: ast.AST) -> Iterator[str]:
+    """Fields and parameters whose names say that they are ids and whose types do not."""
+    for node in ast.walk(tree):
+        name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else ""
+        if name in IDS and isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            kind = ast.unparse(node.annotation)
+            if kind in ("int", "int | None"):
+                yield f"{name} at line {node.lineno} is {kind}, write {IDS[name]}"
+
+
+def test_ids_have_types_of_their_own() -> None:
+    paths = [path for path in modules() if str(path.relative_to(SOURCE)).startswith(TYPED)]
+    found = {path.name: plain for path in paths if (plain := list(plain_ids(ast.parse(path.read_text()))))}
+    assert found == {}
+
+
+def test_the_rule_about_ids_sees_one() -> None:
+    text = "class A:\n slot: Slot\n gang: int | None = None\ndef f(node: int, term: Term): pass"
+    assert len(list(plain_ids(ast.parse(text)))) == 2

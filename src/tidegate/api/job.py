@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.failure.problems import Problem
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
+from tidegate.ids import Epoch
 from tidegate.runtime.interrupt import plain_interrupts
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.metrics import JobMetrics
@@ -97,7 +98,7 @@ class Job:
         name = "" if place is None else shown_place(place)
         epoch = self._leader.request_checkpoint(savepoint=name).result(parse_duration_ms(timeout) / 1000)
         if place is not None:
-            write_savepoint(self._leader.log, epoch, place)
+            write_savepoint(self._leader.log, Epoch(epoch), place)
         return epoch
 
     def cancel_checkpoint(self, checkpoint_id: int) -> None:

@@ -24,6 +24,7 @@ from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, Event, St
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.errors import InvalidUseError, JobFailedError
+from tidegate.ids import Epoch
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
 from tidegate.runtime.start import JobOptions, launch_job
@@ -94,7 +95,7 @@ def bench_unaligned_trigger(rounds: int = ROUNDS) -> Figure:
     def once() -> float:
         fan_in = _fan_in(2)
         fan_in.started(1)
-        fan_in.receive(0, Barrier(CheckpointBarrier(1, 1)))
+        fan_in.receive(0, Barrier(CheckpointBarrier(1, Epoch(1))))
         fan_in.poll()
         return _timed(lambda: fan_in.deadline(1))
 
@@ -110,7 +111,7 @@ def bench_inflight_capture_10k(rounds: int = ROUNDS) -> Figure:
         fan_in = _fan_in(1)
         for _ in range(EVENTS):
             fan_in.receive(0, event)
-        barrier: Barrier[pa.RecordBatch] = Barrier(CheckpointBarrier(1, 1).as_unaligned())
+        barrier: Barrier[pa.RecordBatch] = Barrier(CheckpointBarrier(1, Epoch(1)).as_unaligned())
         return _timed(lambda: fan_in.receive(0, barrier))
 
     return Figure("bench_inflight_capture_10k", _best(once, rounds) * 1e3, "ms", 1.0)
@@ -138,8 +139,8 @@ def bench_mode_switch(rounds: int = ROUNDS) -> Figure:
                 subtask.emit(channel, event)
                 if channel:
                     subtask.receive(channel, event)
-        barrier = CheckpointBarrier(1, 1)
-        subtask.started(1, epoch=1)
+        barrier = CheckpointBarrier(1, Epoch(1))
+        subtask.started(1, epoch=Epoch(1))
         subtask.receive(0, Barrier(barrier))
         while subtask.queued(0):
             subtask.poll()

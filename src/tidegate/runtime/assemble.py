@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidegate.core.barrier.align import UnalignedCheckpointConfig
 from tidegate.core.barrier.inject import BarrierInjectorConfig, CheckpointBarrierInjector
 from tidegate.core.barrier.subtask import Subtask
+from tidegate.ids import NodeId
 from tidegate.operators.sink import SinkOperator
 from tidegate.operators.source import Read
 from tidegate.plan.connector import SinkWriter
@@ -163,7 +164,7 @@ def _channels(edges: Sequence[Edge], setup: NodeSetup, *, incoming: bool) -> lis
     return [
         (edge, ChannelId(edge.id, peer, me) if incoming else ChannelId(edge.id, me, peer))
         for edge in edges
-        for peer in receivers(edge, me, setup.parallelism)
+        for peer in map(NodeId, receivers(edge, me, setup.parallelism))
     ]
 
 

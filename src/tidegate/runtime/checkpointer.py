@@ -27,6 +27,7 @@ from tidegate.core.checkpoint.manifest import (
 from tidegate.core.checkpoint.prepare import ChannelRef, PrepareAck, TaskReport
 from tidegate.core.log.paths import Direction, JobPaths
 from tidegate.errors import WAITED_FOR, CheckpointAbortedError, TidegateError
+from tidegate.ids import Epoch, Term
 from tidegate.operators.source import Read
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge
@@ -60,8 +61,8 @@ class Attempt:
     """One checkpoint on this node."""
 
     checkpoint_id: int
-    term: int | None = None
-    parent: int | None = None
+    term: Term | None = None
+    parent: Epoch | None = None
     begun_ms: int = 0
     parts: dict[str, Part] = field(default_factory=dict)
     runs: dict[int, tuple[RunEntry, ObjectEntry | None]] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Checkpointer:
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
-    def started(self, checkpoint_id: int, term: int, parent: int | None) -> None:
+    def started(self, checkpoint_id: int, term: Term, parent: Epoch | None) -> None:
         """The coordinator began this checkpoint. A barrier may have come before this."""
         attempt = self._attempt(checkpoint_id)
         if attempt is not None:
@@ -158,7 +159,7 @@ class Checkpointer:
         """The attempt is neither aborted nor committed."""
         return checkpoint_id in self._attempts
 
-    def committed(self, epoch: int, checkpoint_id: int) -> None:
+    def committed(self, epoch: Epoch, checkpoint_id: int) -> None:
         """The manifest is in the log: what this attempt uploaded may be named by the next."""
         attempt = self._attempts.pop(checkpoint_id, None)
         if attempt is not None:

@@ -31,6 +31,7 @@ from tidegate.errors import (
     ThreadDied,
     TidegateError,
 )
+from tidegate.ids import Epoch, NodeId, Term
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.commands import command
 from tidegate.runtime.failure import kind_of, where_of
@@ -94,7 +95,7 @@ class Leader:
         return self._gangs.gang
 
     @property
-    def term(self) -> int:
+    def term(self) -> Term:
         """The slot of this leader's takeover. Only once it has taken over."""
         assert self._machine.term is not None
         return self._machine.term
@@ -106,7 +107,7 @@ class Leader:
         return isinstance(self.opening.look(), AlreadyFinished)
 
     @property
-    def restored_from(self) -> int | None:
+    def restored_from(self) -> Epoch | None:
         """The epoch that this job was started from."""
         return self.opening.restored_from
 
@@ -251,7 +252,7 @@ class Leader:
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
-        self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, connection.hello.node)))
+        self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, NodeId(connection.hello.node))))
 
     def left(self, connection: NodeConnection, error: Exception | None) -> None:
         """A node's stream ended."""

@@ -16,6 +16,7 @@ from tidegate.core.checkpoint.orders import (
     Unpublishable,
 )
 from tidegate.core.checkpoint.prepare import PrepareAck
+from tidegate.ids import Epoch, GangNumber, NodeId
 from tidegate.runtime.metrics import COUNTS, MEASURED, WORK, Counts, CountsAddedUp, NodeReport, OperatorMetrics
 
 EPOCHS_KEPT = 64
@@ -52,13 +53,13 @@ class Totals:
     """
 
     def __init__(self) -> None:
-        self._reports: dict[int, tuple[int, NodeReport]] = {}
+        self._reports: dict[NodeId, tuple[GangNumber, NodeReport]] = {}
         self._before: dict[str, int] = dict.fromkeys(WORK, 0)
-        self._cuts: dict[int, dict[int, int]] = {}
-        self._epochs: dict[int, dict[int, int]] = {}
-        self._out: dict[int, dict[int, int]] = {}
+        self._cuts: dict[int, dict[NodeId, int]] = {}
+        self._epochs: dict[Epoch, dict[NodeId, int]] = {}
+        self._out: dict[GangNumber, dict[NodeId, int]] = {}
 
-    def started(self, gang: int, epoch: int | None) -> None:
+    def started(self, gang: GangNumber, epoch: Epoch | None) -> None:
         """A gang starts from this epoch; of one that another driver committed nothing is known."""
         self._cuts.clear()
         shown = {last_gang for last_gang, _ in self._reports.values()}
@@ -70,14 +71,14 @@ class Totals:
         before = self._out.get(ack.gang, {}).get(ack.node, 0)
         self._cuts.setdefault(ack.checkpoint_id, {})[ack.node] = before + ack.rows_out
 
-    def committed(self, checkpoint_id: int, epoch: int) -> None:
+    def committed(self, checkpoint_id: int, epoch: Epoch) -> None:
         """It is what the next gang starts from."""
         self._epochs[epoch] = self._cuts.get(checkpoint_id, {})
         self._cuts = {other: cut for other, cut in self._cuts.items() if other > checkpoint_id}
         for old in sorted(self._epochs)[:-EPOCHS_KEPT]:
             del self._epochs[old]
 
-    def report(self, gang: int, node: int, progress: NodeReport) -> None:
+    def report(self, gang: GangNumber, node: NodeId, progress: NodeReport) -> None:
         """A node's counts. The first of a new gang: what the node before it had done stays done."""
         last_gang, last = self._reports.get(node, (gang, None))
         if last is not None and last_gang != gang:

@@ -14,6 +14,7 @@ from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.core.checkpoint.manifest import CommittableEntry
 from tidegate.core.log.ownership import Claim, Holder
 from tidegate.errors import InvalidUseError
+from tidegate.ids import Epoch, GangNumber
 from tidegate.operators.sink import Write
 from tidegate.plan.capabilities import (
     Adopts,
@@ -137,7 +138,7 @@ class Publisher:
         while self._leases:
             self._leases.popitem()[1].release()
 
-    def note(self, epoch: int, checkpoint_id: int) -> None:
+    def note(self, epoch: Epoch, checkpoint_id: int) -> None:
         """This epoch is in the log and may be published."""
         for lease in self._leases.values():
             lease.about_to_publish(epoch, checkpoint_id)
@@ -206,7 +207,7 @@ class Publisher:
                 raise _cannot_hide(operator)
             sink.hide(all_of_it)
 
-    def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
+    def hide_unnamed(self, gang: GangNumber, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
         """Take out of sight whatever gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""
         kept = list(keep)
         for name, sink in self.sinks.items():
@@ -215,7 +216,7 @@ class Publisher:
             self._check_owner(name)
             sink.hide_unnamed(gang, checkpoint_id, _committables(entry for entry in kept if entry.operator == name))
 
-    def sweep(self, gang: int, keep: Iterable[CommittableEntry]) -> None:
+    def sweep(self, gang: GangNumber, keep: Iterable[CommittableEntry]) -> None:
         """Delete what gangs before this one staged and no manifest names. What can't be deleted waits for the next start."""
         kept = list(keep)
         for name, sink in self.sinks.items():

@@ -18,6 +18,7 @@ from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.failure.restart import RestartPolicy
 from tidegate.core.log.resolve import Refuse, RestoreChoice, StartFresh
 from tidegate.errors import InvalidUseError
+from tidegate.ids import GangNumber, NodeId
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
 from tidegate.plan.capabilities import NeedsSpool, NeedsStore
@@ -175,9 +176,9 @@ def _prepare(
     launches.address = server.address
     launches.base = NodeSetup(
         plan=plan,
-        node=0,
+        node=NodeId(0),
         parallelism=options.parallelism,
-        gang=0,
+        gang=GangNumber(0),
         splits=splits | _splits(plan, lambda spec: spec.name not in splits),
         checkpoints=options.checkpoint.unaligned_config() if options.checkpoint.enabled else None,
     )
@@ -194,7 +195,7 @@ class _Launches:
         self.address = ""
         self.base: NodeSetup | None = None
 
-    def launch(self, gang: int, restore_url: str | None) -> Launch:
+    def launch(self, gang: GangNumber, restore_url: str | None) -> Launch:
         """What one gang is told."""
         assert self.base is not None, "a gang starts after its spools are begun"
         options = self._options
@@ -226,7 +227,7 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
 
 def _gangs(
     launcher: Launcher,
-    launch: Callable[[int, str | None], Launch],
+    launch: Callable[[GangNumber, str | None], Launch],
     publisher: Publisher,
     savepoint: Savepoint | None,
     options: JobOptions,

@@ -27,6 +27,7 @@ from tidegate.errors import (
     ThreadDied,
     TidegateError,
 )
+from tidegate.ids import GangNumber
 from tidegate.supervise import supervised
 from tidegate.wire.arrow import Message, check_schema
 from tidegate.wire.channel import InboundChannel, TcpOutbound
@@ -119,7 +120,7 @@ class TcpTransport:
         events: Events,
         *,
         secret: bytes,
-        gang: int,
+        gang: GangNumber,
         bind: str = "127.0.0.1",
         advertise: str | None = None,
         tls: TlsContexts | None = None,

@@ -24,6 +24,7 @@ from tidegate.errors import (
     ManifestSerializationFailed,
     UnexpectedPhase,
 )
+from tidegate.ids import Epoch, GangNumber, NodeId, Term
 
 
 class CheckpointPhase(Enum):
@@ -69,12 +70,12 @@ class Attempt:
     """
 
     checkpoint_id: int
-    epoch: int
+    epoch: Epoch
     parent: CheckpointManifest | None
-    gang: int
-    term: int
-    nodes: frozenset[int]
-    sources: frozenset[int]
+    gang: GangNumber
+    term: Term
+    nodes: frozenset[NodeId]
+    sources: frozenset[NodeId]
     started_ms: int
     wall_ms: int = 0
     savepoint: str | None = None
@@ -85,7 +86,7 @@ class Attempt:
     progress_ms: int = 0
     promoted: bool = False
     injected: set[int] = field(default_factory=set)
-    acks: dict[int, PrepareAck] = field(default_factory=dict)
+    acks: dict[NodeId, PrepareAck] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.progress_ms = self.started_ms
@@ -98,7 +99,7 @@ class Attempt:
         return self.phase in (CheckpointPhase.INJECTING_BARRIERS, CheckpointPhase.WAITING_FOR_PREPARE)
 
     @property
-    def missing(self) -> frozenset[int]:
+    def missing(self) -> frozenset[NodeId]:
         """The nodes that have not reported."""
         return self.nodes - self.acks.keys()
 
@@ -110,7 +111,7 @@ class Attempt:
             )
         self.phase = phase
 
-    def injection_acked(self, node: int, now_ms: int) -> None:
+    def injection_acked(self, node: NodeId, now_ms: int) -> None:
         """This node has taken the barrier command. Idempotent."""
         self.injected.add(node)
         if self.phase is CheckpointPhase.INJECTING_BARRIERS and self.sources <= self.injected:
@@ -188,7 +189,7 @@ def assemble(
     shape: PlanShape,
     committables: Iterable[CommittableEntry],
     *,
-    oldest: int,
+    oldest: Epoch,
     leader: str,
     wall_ms: int,
 ) -> CheckpointManifest:

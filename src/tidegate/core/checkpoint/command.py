@@ -17,6 +17,7 @@ from tidegate.core.checkpoint.orders import (
     Stamp,
 )
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.ids import NodeId
 
 
 def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[Effect]:
@@ -48,7 +49,7 @@ def promote(attempt: Attempt, stamp: Stamp) -> list[Effect]:
     return [SendPromote(node, stamp, attempt.checkpoint_id) for node in sorted(attempt.missing)]
 
 
-def abort(nodes: Iterable[int], stamp: Stamp, checkpoint_id: int, reason: str) -> list[Effect]:
+def abort(nodes: Iterable[NodeId], stamp: Stamp, checkpoint_id: int, reason: str) -> list[Effect]:
     """This id and all below it are dead."""
     return [SendAbort(node, stamp, checkpoint_id, reason) for node in sorted(nodes)]
 

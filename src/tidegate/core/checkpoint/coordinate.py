@@ -32,7 +32,7 @@ from tidegate.errors import (
     ProtocolError,
     TidegateError,
 )
-from tidegate.ids import CheckpointId
+from tidegate.ids import CheckpointId, Epoch
 
 __all__ = ["CoordinatorMetrics", "DistributedCheckpointConfig", "DistributedCheckpointCoordinator", "Mode"]
 
@@ -179,7 +179,7 @@ class DistributedCheckpointCoordinator(Leader):
         self._waiting = deque(w for w in self._waiting if w not in served)
         self.attempt = Attempt(
             checkpoint_id=self.next_id,
-            epoch=self.log.next_slot,
+            epoch=Epoch(self.log.next_slot),
             parent=self.log.head,
             gang=self.log.gang,
             term=self._own_term(),

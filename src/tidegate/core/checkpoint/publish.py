@@ -19,6 +19,7 @@ from tidegate.core.checkpoint.budget import PublishBudget, TokenBucket
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
 from tidegate.core.checkpoint.orders import Hide, Publish
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.ids import NO_EPOCH, Epoch, GangNumber
 
 BACKOFF_DOUBLINGS_MAX = 5
 STEPS_MAX = 8
@@ -30,7 +31,7 @@ manifest."""
 
 @dataclass(frozen=True, slots=True)
 class _Show:
-    epoch: int
+    epoch: Epoch
     keys: tuple[CommittableKey, ...]
 
 
@@ -74,7 +75,7 @@ class Publisher:
         self._steps: deque[_Step] = deque()
         self._unpublished: dict[CommittableKey, CommittableEntry] = {}
         self._waiting: dict[PublishBudget, list[CommittableKey]] = {}
-        self._newest = 0
+        self._newest = NO_EPOCH
         self._flushing = self._hurried = False
         self._failures = 0
         self._retry_at: int | None = None
@@ -151,7 +152,7 @@ class Publisher:
             self.committed(head)
         self.flush()
 
-    def next(self, gang: int, now_ms: int) -> Hide | Publish | None:
+    def next(self, gang: GangNumber, now_ms: int) -> Hide | Publish | None:
         """The next order, if none is under way and it is time."""
         if self.outstanding is not None or (self._retry_at is not None and now_ms < self._retry_at):
             return None
@@ -165,7 +166,7 @@ class Publisher:
             self._steps.popleft()
         return None
 
-    def succeeded(self, epoch: int | None = None, gang: int | None = None) -> bool:
+    def succeeded(self, epoch: Epoch | None = None, gang: GangNumber | None = None) -> bool:
         """The outstanding step is done: a publish by its epoch, a hide by its gang. False: not what was asked
         for."""
         if not self._is_outstanding(epoch, gang):
@@ -177,7 +178,7 @@ class Publisher:
         self._failures, self.outstanding = 0, None
         return True
 
-    def failed(self, now_ms: int, why: str, epoch: int | None = None, gang: int | None = None) -> bool:
+    def failed(self, now_ms: int, why: str, epoch: Epoch | None = None, gang: GangNumber | None = None) -> bool:
         """The outstanding step is not done and will be tried again. False: not what was asked for."""
         if not self._is_outstanding(epoch, gang):
             return False
@@ -208,13 +209,13 @@ class Publisher:
             return now_ms
         return self._buckets[budget].ready_ms(now_ms)
 
-    def _order(self, step: _Step, gang: int) -> Hide | Publish | None:
+    def _order(self, step: _Step, gang: GangNumber) -> Hide | Publish | None:
         if isinstance(step, Hide):
             return step
         waiting = tuple(self._unpublished[key] for key in step.keys if key in self._unpublished)
         return Publish(step.epoch, gang, waiting) if waiting else None
 
-    def _is_outstanding(self, epoch: int | None, gang: int | None) -> bool:
+    def _is_outstanding(self, epoch: Epoch | None, gang: GangNumber | None) -> bool:
         match self.outstanding:
             case Publish():
                 return self.outstanding.epoch == epoch

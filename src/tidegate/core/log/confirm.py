@@ -9,6 +9,7 @@ from __future__ import annotations
 from tidegate.core.checkpoint.events import LogChecked, Unknown
 from tidegate.core.checkpoint.orders import CheckLog
 from tidegate.core.log.append import BACKOFF_DOUBLINGS_MAX
+from tidegate.ids import Slot
 
 
 class LogConfirmer:
@@ -18,7 +19,7 @@ class LogConfirmer:
 
     def __init__(self, retry_ms: int, storage_timeout_ms: int) -> None:
         self._retry_ms, self._storage_timeout_ms = retry_ms, storage_timeout_ms
-        self.slot: int | None = None
+        self.slot: Slot | None = None
         self.why = ""
         self._tries = self._asked_ms = 0
         self._retry_at: int | None = None
@@ -31,7 +32,7 @@ class LogConfirmer:
         give_up_at = self._asked_ms + self._storage_timeout_ms
         return give_up_at if self._retry_at is None else min(self._retry_at, give_up_at)
 
-    def ask(self, slot: int, now_ms: int) -> CheckLog:
+    def ask(self, slot: Slot, now_ms: int) -> CheckLog:
         """Is this slot the last?"""
         self.slot, self.why, self._tries, self._asked_ms, self._retry_at = slot, "", 1, now_ms, None
         return CheckLog(slot)
