@@ -223,5 +223,5 @@ class Publisher:
                 return self.outstanding.gang == gang
             case None:
                 return False
-            case _:
+            case _:  # pragma: no cover  (mypy proves it)
                 assert_never(self.outstanding)

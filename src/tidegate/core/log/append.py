@@ -94,7 +94,7 @@ class LogAppender:
             case Written():
                 self.entry = None
                 return Landed(entry)
-            case _:
+            case _:  # pragma: no cover  (mypy proves it)
                 assert_never(event.answer)
 
     def due(self, now_ms: int) -> PutEntry | None:
