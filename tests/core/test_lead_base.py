@@ -15,7 +15,7 @@ THEIRS = Takeover(slot=9, term=9, write_id="x", leader="other", host="there", pi
 
 
 def driven(log: tuple[LogRecord, ...] = (), **changes: int) -> Driver:
-    return Driver(log=log, **{"base_every": EVERY, **changes})  # type: ignore[arg-type]
+    return Driver(log=log, **{"base_every": EVERY, **changes})
 
 
 def history(slots: int) -> tuple[LogRecord, ...]:

@@ -57,7 +57,7 @@ def test_the_batch_in_hand_is_the_state_and_is_done_again(ran: bool) -> None:
     frozen = operator.freeze()
     assert [run.batch for run in frozen.runs] == [BATCH]
     again, executor, _ = mapper()
-    again.restore([Restored(0, {}, frozen.runs), Restored(1, {}, mapper_holding(OTHER))])  # type: ignore[arg-type]
+    again.restore([Restored(0, {}, frozen.runs), Restored(1, {}, mapper_holding(OTHER))])
     assert again.busy
     results = []
     while again.busy:

@@ -121,7 +121,7 @@ def test_a_node_speaks_only_to_who_shows_a_certificate(authority: Authority, who
         own = authority.tls("127.0.0.1") if who == "one of us" else stranger_of(authority)
         client = own.contexts().client
     tls = authority.tls("127.0.0.1").contexts()
-    transport = TcpTransport(Silence(), secret=bytes(32), gang=1, tls=tls)  # type: ignore[arg-type]
+    transport = TcpTransport(Silence(), secret=bytes(32), gang=1, tls=tls)
     host, _, port = transport.address.rpartition(":")
     words = b""
     try:
@@ -155,12 +155,12 @@ def test_what_can_not_be_used_is_refused_with_its_name(authority: Authority, tmp
         with pytest.raises(InvalidUseError, match="these can't be used together for TLS"):
             replace(good, **broken).contexts()
     with pytest.raises(InvalidUseError, match="the certificate for TLS is a path or PEM bytes given=NoneType"):
-        replace(good, certificate=None).contexts()  # type: ignore[arg-type]
+        replace(good, certificate=None).contexts()
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authority) -> None:
     good = authority.tls("127.0.0.1")
-    key = serialization.load_pem_private_key(bytes(good.key), None)  # type: ignore[arg-type]
+    key = serialization.load_pem_private_key(bytes(good.key), None)
     locked = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

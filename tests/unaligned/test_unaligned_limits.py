@@ -54,7 +54,7 @@ def test_the_checkpoint_after_one_with_too_much_in_flight_commits(tmp_path: Path
 @pytest.mark.parametrize("kind", ["savepoint", "never"])
 def test_savepoints_and_never_wait_however_long_it_takes(tmp_path: Path, kind: str) -> None:
     scene = gate_before_aggregation(tmp_path)
-    job = scene.start(**({"unaligned": "never"} if kind == "never" else {}))  # type: ignore[arg-type]
+    job = scene.start(**({"unaligned": "never"} if kind == "never" else {}))
     scene.paused_everywhere(job)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(job.savepoint, str(tmp_path / "kept")) if kind == "savepoint" else pool.submit(job.checkpoint)
