@@ -24,7 +24,7 @@ from tidegate.runtime.threads import ThreadPools
 from tidegate.spark.gang import STOPPED, SparkGang
 from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
-from tidegate.wire.control import ControlSettings
+from tidegate.wire.line import ControlSettings
 
 
 def plain(source: GatedSource, sink: MemorySink) -> tg.Pipeline:
@@ -174,7 +174,7 @@ def test_the_death_of_sparks_driver_process_is_reported() -> None:
     class Session:
         sparkContext = Context()
 
-    heard: list[str | None] = []
+    heard: list[Any] = []
     gang = SparkGang(Session(), 2)  # type: ignore[arg-type]
     launch = world_of()[0]._launch(3)
     gang._run("group", launch, heard.append)
@@ -258,6 +258,8 @@ def test_a_node_that_joins_a_gang_that_is_already_over_is_sent_home() -> None:
         def __init__(self, node: int) -> None:
             self.hello = pb.Hello(node=node, gang=3, address=f"host:{node}", pid=1, host="host")
             self.heard: list[str] = []
+
+        heartbeat = pb.Heartbeat()
 
         def send(self, message: pb.CoordinatorMessage) -> None:
             self.heard.append(str(message.WhichOneof("body")))

@@ -29,10 +29,11 @@ from runtime_jobs import (
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource, OnFailure
+from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
 from tidegate.core.log.paths import JobPaths
 from tidegate.errors import FencedError, InvalidUseError
+from tidegate.plan.capabilities import OnFailure
 from tidegate.runtime.leader import _caused
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.running import check_places, starting

@@ -13,6 +13,7 @@ from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import name_of, path_of
 from tidegate.plan.logical import LogicalPlan
 from tidegate.plan.operator import OperatorSpec
 from tidegate.plan.physical import PhysicalPlan
@@ -151,10 +152,10 @@ def _check_sinks(specs: list[Write]) -> None:
 
 
 def _place(spec: Write) -> tuple[str, str] | None:
-    path = getattr(spec.sink, "path", None)
+    path = path_of(spec.sink)
     if path is not None:
         return "path", os.path.abspath(path) if "://" not in str(path) else str(path)
-    name = getattr(spec.sink, "name", None)
+    name = name_of(spec.sink)
     return None if name is None else ("name", str(name))
 
 

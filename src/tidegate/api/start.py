@@ -12,6 +12,7 @@ from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.log.resolve import RestoreChoice
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import Fed
 from tidegate.runtime.address import LOOPBACK
 from tidegate.runtime.running import starting
 from tidegate.runtime.security import Tls, needs_seal
@@ -101,7 +102,7 @@ def _check_network(bind: object, tls: object, allow_plaintext: bool) -> None:
 def _check_room(pipeline: Pipeline, width: int, slots: int) -> None:
     """A streaming query runs beside the gang: with every slot taken by nodes it would wait for ever."""
     specs = [spec for stage in pipeline.physical(width).stages for spec in stage.operators]
-    fed = [spec.name for spec in specs if isinstance(spec, Read) and hasattr(spec.source, "feed")]
+    fed = [spec.name for spec in specs if isinstance(spec, Read) and isinstance(spec.source, Fed)]
     if fed and width >= slots:
         raise InvalidUseError(
             f"the streaming DataFrame of source {fed[0]!r} needs a free slot beside the job's: lower parallelism, or give the "

@@ -36,6 +36,7 @@ from tidegate.core.checkpoint.prepare import ChannelRef, ChannelShape, PlanShape
 from tidegate.core.log.paths import JobPaths
 from tidegate.core.log.view import Commit
 from tidegate.errors import JobFailedError, ThreadDied
+from tidegate.ids import CheckpointId, Epoch, GangNumber, NodeId
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.logstore import LogStore
 from tidegate.store.open import open_store
@@ -45,6 +46,7 @@ from tidegate.wire.transport import ChannelId
 
 NODES = 3
 MANIFEST_NODES = 10
+GANG = GangNumber(0)
 RUNS = 64
 PAYLOAD_BYTES = 1_000
 BLOCK_ROWS = 1_000
@@ -96,18 +98,18 @@ class Reign:
     def __init__(self) -> None:
         config = DistributedCheckpointConfig(checkpoint_interval_ms=None, base_every=1_000_000)  # commits alone are measured
         self._machine = DistributedCheckpointCoordinator(_SHAPE, config, "bench")
-        everyone = frozenset(range(MANIFEST_NODES))
+        everyone = frozenset(map(NodeId, range(MANIFEST_NODES)))
         self._answer(self._tell(events.LogRead(())))
         self._tell(events.LogChecked(0, events.Last()))
         self._tell(events.RestoreRequested(None))
-        self._tell(events.GangRunning(0, everyone, everyone))
+        self._tell(events.GangRunning(GANG, everyone, everyone))
 
     def checkpoint(self, log: LogStore) -> tuple[float, float]:
         """Seconds from the first report to the order to put the manifest, and to its commit."""
         self._tell(events.TriggerRequested("bench"))
         assert self._machine.attempt is not None
         number = self._machine.attempt.checkpoint_id
-        reports = [_report(node, number).to_json() for node in range(MANIFEST_NODES)]
+        reports = [_report(NodeId(node), number).to_json() for node in range(MANIFEST_NODES)]
         begun = time.perf_counter()
         given = [order for report in reports for order in self._prepared(report)]
         aggregated = time.perf_counter() - begun
@@ -131,14 +133,14 @@ class Reign:
         return self._machine.handle(event, 0, 1)
 
 
-def _report(node: int, number: int) -> PrepareAck:
+def _report(node: NodeId, number: int) -> PrepareAck:
     """What a node with one window operator and a full exchange reports."""
     paths = [_PATHS.shared(number, f"{node}-{run}") for run in range(RUNS)]
     ends = {"read": "out", "window": "in"}
     return PrepareAck(
         node=node,
-        gang=0,
-        term=number >> 32,
+        gang=GANG,
+        term=CheckpointId(number).term,
         checkpoint_id=number,
         tasks=tuple(
             TaskReport(
@@ -152,7 +154,7 @@ def _report(node: int, number: int) -> PrepareAck:
         operators=(OperatorSnapshotEntry("window", node, {}, tuple(RunEntry(path, 0, 10, 1, 1) for path in paths)),),
         sources=(SourceOffsetEntry("read", node, {"offset": number}),),
         sinks=("out",),
-        committables=(CommittableEntry("out", node, 0, number, {"file": f"{number}-{node}"}),),
+        committables=(CommittableEntry("out", node, GANG, number, {"file": f"{number}-{node}"}),),
         objects=tuple(ObjectEntry(path, 10, 1) for path in paths),
         bytes_uploaded=10 * RUNS,
     )
@@ -187,9 +189,9 @@ class Arrivals:
 
 def cross_node_barrier(samples: int) -> Reading:
     """A barrier over TCP, from being handed to the sender's transport to the report at the receiver's."""
-    arrivals, secret, channel = Arrivals(), secrets.token_bytes(32), ChannelId(0, 0, 1)
-    sender = TcpTransport(Arrivals(), secret=secret, gang=0)
-    receiver = TcpTransport(arrivals, secret=secret, gang=0)
+    arrivals, secret, channel = Arrivals(), secrets.token_bytes(32), ChannelId(0, NodeId(0), NodeId(1))
+    sender = TcpTransport(Arrivals(), secret=secret, gang=GANG)
+    receiver = TcpTransport(arrivals, secret=secret, gang=GANG)
     try:
         receiver.expect(channel, pa.schema([("value", pa.int64())]))
         outbound = sender.connect(channel, receiver.address)
@@ -197,7 +199,7 @@ def cross_node_barrier(samples: int) -> Reading:
         for number in range(1, samples + 1):
             arrivals.came.clear()
             begun = time.perf_counter()
-            outbound.send(Barrier(CheckpointBarrier(number, number)))
+            outbound.send(Barrier(CheckpointBarrier(number, Epoch(number))))
             if not arrivals.came.wait(WAIT_S):
                 raise JobFailedError(f"a barrier did not come within {WAIT_S:.0f} s")
             values.append((arrivals.at - begun) * 1e3)

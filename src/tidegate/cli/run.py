@@ -114,7 +114,7 @@ def _run(
         restore=restore_of(arguments.restore),
         **options,
     )
-    with _stopping(job), Progress(pipeline.name, job.metrics().get("rows_total")) as progress:
+    with _stopping(job), Progress(pipeline.name) as progress:
         follow(job, progress)
     report = summary(job, time.monotonic() - started)
     output.say("  ".join(f"{name}={shown(value)}" for name, value in report.items()))

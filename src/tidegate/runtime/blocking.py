@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import assert_never
 
 from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint import orders as do
 from tidegate.core.log.retain import garbage
 from tidegate.errors import WAITED_FOR, RetryableError, TidegateError
-from tidegate.ids import U64_LIMIT
+from tidegate.ids import U64_LIMIT, Epoch, GangNumber, Slot
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
@@ -46,20 +47,23 @@ class BlockingWork:
     def read(self, _: None) -> ev.Event:
         return self._log.recent()
 
-    def check(self, slot: int) -> ev.Event:
+    def check(self, slot: Slot) -> ev.Event:
         return ev.LogChecked(slot, self._log.check(slot))
 
-    def replaced(self, slot: int) -> ev.Event | None:
+    def replaced(self, slot: Slot) -> ev.Event | None:
         """That somebody has written after this slot; ``None``: nobody has."""
-        match self._log.check(slot):
+        found = self._log.check(slot)
+        match found:
             case ev.Last():
                 return None
             case ev.Unknown(why):
                 raise RetryableError(why)
-            case ev.Followed() as followed:
-                return ev.LogChecked(slot, followed)
+            case ev.Followed():
+                return ev.LogChecked(slot, found)
+            case _:
+                assert_never(found)
 
-    def write_hint(self, epoch: int) -> None:
+    def write_hint(self, epoch: Epoch) -> None:
         try:
             self._log.store.put(self._log.paths.latest, str(epoch).encode())
         except (TidegateError, OSError) as error:
@@ -134,7 +138,7 @@ class BlockingWork:
                 self._publisher.clear()
             self._publisher.hide(effect.committables)
             if (unnamed := effect.unnamed) is not None:
-                below = U64_LIMIT if unnamed.every_gang else effect.gang
+                below = GangNumber(U64_LIMIT) if unnamed.every_gang else effect.gang
                 self._publisher.hide_unnamed(below, unnamed.checkpoint_id, unnamed.keep)
         except WAITED_FOR as error:
             return ev.HideFailed(effect.gang, str(error))

@@ -7,6 +7,7 @@ from functools import cache
 
 from tidegate.core.failure.restart import Failure, FailureKind
 from tidegate.errors import RetryableError, StorageRefused, StorageUnavailable, ThreadDied
+from tidegate.ids import GangNumber, NodeId
 from tidegate.operators.map import UserFunctionError
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -42,7 +43,7 @@ def _passes(cause: BaseException | None) -> bool:
     return isinstance(cause, RetryableError | ConnectionError | TimeoutError)
 
 
-def last_words(gang: int, error: BaseException) -> pb.Failed:
+def last_words(gang: GangNumber, error: BaseException) -> pb.Failed:
     """What a node says when it fails; the user's own traceback where it was the user's function."""
     cause = error.__cause__ if isinstance(error, UserFunctionError | ThreadDied) and error.__cause__ else error
     return pb.Failed(
@@ -61,7 +62,7 @@ def where_of(error: BaseException) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def failure_of(node: int, who: str, failed: pb.Failed) -> Failure:
+def failure_of(node: NodeId, who: str, failed: pb.Failed) -> Failure:
     """A node's last words, as the driver takes them. A kind that this version does not know is a defect."""
     kind = FailureKind(failed.kind) if failed.kind in _known() else FailureKind.DEFECT
     text = f"{who}: {failed.error_type}: {failed.message}"

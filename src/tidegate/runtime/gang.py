@@ -13,9 +13,11 @@ from tidegate.core.checkpoint.prepare import PrepareAck
 from tidegate.core.failure.restart import Failure, FailureKind, first_cause
 from tidegate.core.log.codec import parse
 from tidegate.errors import CorruptDataError, NodeStalled
+from tidegate.ids import NO_TERM, GangNumber, NodeId, Term
 from tidegate.runtime.activity import told
 from tidegate.runtime.failure import failure_of
 from tidegate.runtime.host import Launch
+from tidegate.runtime.metrics import read_report
 from tidegate.wire._gen import control_pb2 as pb
 
 
@@ -76,12 +78,12 @@ class Member:
 class GangState:
     """Facts about the gang under way. Leader thread only."""
 
-    def __init__(self, number: int, size: int, manifest: CheckpointManifest | None, term: int = 0) -> None:
+    def __init__(self, number: GangNumber, size: int, manifest: CheckpointManifest | None, term: Term = NO_TERM) -> None:
         self.number = number
         self.term = term
         self.manifest = manifest
         self._size = size
-        self.members: dict[int, Member] = {}
+        self.members: dict[NodeId, Member] = {}
         self.cause: Failure | None = None
         self.welcomed = False
         self.stopping = False
@@ -96,7 +98,7 @@ class GangState:
         if self.stopping:
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the gang is over already")))
             return False
-        self.members[hello.node] = Member(connection, hello.address, hello.pid, hello.host)
+        self.members[NodeId(hello.node)] = Member(connection, hello.address, hello.pid, hello.host)
         # One that could not be built only comes to say why: a gang with it never runs.
         return len(self.members) == self._size and not any(m.connection.hello.unable for m in self.members.values())
 
@@ -107,7 +109,7 @@ class GangState:
         self.welcomed = True
         self.tell_all(pb.CoordinatorMessage(welcome=pb.Welcome(gang=self.number, peers=peers, restore=restore)))
 
-    def tell(self, node: int, message: pb.CoordinatorMessage) -> None:
+    def tell(self, node: NodeId, message: pb.CoordinatorMessage) -> None:
         """Say something to one node, if it is there."""
         member = self.members.get(node)
         if member is not None:
@@ -134,11 +136,11 @@ class GangState:
             self.stopping = True
             self.tell_all(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
 
-    def failed(self, node: int, failed: pb.Failed) -> None:
+    def failed(self, node: NodeId, failed: pb.Failed) -> None:
         """A node reported why it fails."""
         self._blame(failure_of(node, self._who(node), failed))
 
-    def lost(self, node: int, error: Exception | None) -> None:
+    def lost(self, node: NodeId, error: Exception | None) -> None:
         """A node's line is gone. That it returned when it was told to, or was ended by force, is no reason for anything."""
         member = self.members[node]
         member.left = True
@@ -186,10 +188,10 @@ class GangState:
     def _blame(self, failure: Failure) -> None:
         self.cause = first_cause(self.cause, failure)
 
-    def _who(self, node: int) -> str:
+    def _who(self, node: NodeId) -> str:
         return f"node {node} of gang {self.number} {self.members[node]}"
 
-    def node_of(self, connection: NodeConnection) -> int | None:
+    def node_of(self, connection: NodeConnection) -> NodeId | None:
         """Which node this stream belongs to."""
         return next((node for node, member in self.members.items() if member.connection is connection), None)
 
@@ -212,7 +214,7 @@ def process_state(pid: int) -> str | None:
         return None
 
 
-def carried(message: pb.NodeMessage, node: int) -> Any:
+def carried(message: pb.NodeMessage, node: NodeId) -> Any:
     """The JSON in this node's message, decoded; ``None`` if it has none. What can't be read is ``CorruptDataError``."""
     match message.WhichOneof("body"):
         case "prepared":
@@ -221,9 +223,6 @@ def carried(message: pb.NodeMessage, node: int) -> Any:
                 raise CorruptDataError(f"a node speaks for another node={node} speaks_for={ack.node}", path="ack")
             return ack
         case "progress":
-            progress = parse(message.progress.json, "progress")
-            if not isinstance(progress, dict):
-                raise CorruptDataError(f"a node's metrics are no JSON object progress={progress!r:.100}", path="progress")
-            return progress
+            return read_report(parse(message.progress.json, "progress"))
         case _:
             return None

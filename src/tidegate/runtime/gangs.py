@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from tidegate.clock import Clock
 from tidegate.core.checkpoint import events as ev
@@ -25,9 +25,11 @@ from tidegate.core.failure.restart import (
     Restarts,
     Verdict,
 )
+from tidegate.ids import GangNumber, NodeId, Term
 from tidegate.runtime.activity import told
 from tidegate.runtime.gang import Exit, GangState, Launcher, NodeConnection
 from tidegate.runtime.host import STALL_TIMEOUT_S, Launch
+from tidegate.runtime.metrics import NodeMetrics
 from tidegate.runtime.report import Totals
 from tidegate.runtime.savepoint import Savepoint
 from tidegate.runtime.sinks import Publisher
@@ -46,7 +48,7 @@ class Owner(Protocol):
     job: str
 
     @property
-    def term(self) -> int:
+    def term(self) -> Term:
         """The leader's term."""
 
     def handle(self, event: ev.Event) -> None:
@@ -71,7 +73,7 @@ class GangSetup:
     """What it takes to start gangs. ``launch`` makes what a gang's processes are told."""
 
     launcher: Launcher
-    launch: Callable[[int, str | None], Launch]
+    launch: Callable[[GangNumber, str | None], Launch]
     publisher: Publisher
     parallelism: int
     savepoint: Savepoint | None = None
@@ -121,7 +123,7 @@ class Gangs:
         keep = () if effect.manifest is None else effect.manifest.committables
         savepoint = self._setup.savepoint if effect.manifest is None else None
         fresh = effect.manifest is None and savepoint is None  # an earlier log, in memory, may have had this number too
-        self._setup.publisher.sweep(effect.gang + fresh, keep)
+        self._setup.publisher.sweep(GangNumber(effect.gang + fresh), keep)
         manifest = savepoint.manifest if savepoint else effect.manifest
         gang = self.gang = GangState(effect.gang, self._setup.parallelism, manifest, self._owner.term)
         epoch = None if effect.manifest is None else effect.manifest.epoch
@@ -137,7 +139,8 @@ class Gangs:
     def _check_joined(self, gang: GangState) -> None:
         if self.gang is not gang or gang.welcomed or gang.stopping:
             return
-        match self._joining.look(self._clock.now_ms(), self._setup.launcher.running()):
+        verdict = self._joining.look(self._clock.now_ms(), self._setup.launcher.running())
+        match verdict:
             case KeepWaiting(until_ms):
                 there = f"{len(gang.members)} of {self._setup.parallelism} nodes have joined"
                 log.warning("still waiting for nodes: %s gang=%s job=%s", there, gang.number, self._owner.job)
@@ -146,6 +149,8 @@ class Gangs:
                 gang.not_joined(reason)
                 gang.stop("not all nodes joined")
                 self._force(gang)
+            case _:
+                assert_never(verdict)
 
     def joined(self, connection: NodeConnection) -> None:
         """A node opened its stream and said hello."""
@@ -155,7 +160,7 @@ class Gangs:
             return
         complete = gang.join(connection.hello, connection)
         if gang.node_of(connection) is not None:
-            self._joining = self._joining.arrived(connection.hello.node, self._clock.now_ms())
+            self._joining = self._joining.arrived(NodeId(connection.hello.node), self._clock.now_ms())
         if complete:
             self._slowest_ms = max(self._slowest_ms, self._joining.took_ms)
             gang.welcome()
@@ -191,15 +196,15 @@ class Gangs:
         match message.WhichOneof("body"):
             case "injection_ack":
                 ack = message.injection_ack
-                self._owner.handle(ev.InjectionAcked(node, ack.gang, ack.term, ack.checkpoint_id))
+                self._owner.handle(ev.InjectionAcked(node, GangNumber(ack.gang), Term(ack.term), ack.checkpoint_id))
             case "prepared":
                 self.totals.prepared(payload)
                 self._owner.handle(ev.NodePrepared(payload))
             case "declined":
                 declined = message.declined
-                self._owner.handle(ev.NodeDeclined(node, declined.gang, declined.checkpoint_id, declined.reason))
+                self._owner.handle(ev.NodeDeclined(node, GangNumber(declined.gang), declined.checkpoint_id, declined.reason))
             case "drained":
-                self._owner.handle(ev.NodeDrained(node, message.drained.gang))
+                self._owner.handle(ev.NodeDrained(node, GangNumber(message.drained.gang)))
             case "progress":
                 self.totals.report(gang.number, node, payload)
             case "failed":
@@ -267,7 +272,7 @@ class Gangs:
 
     # -- for people ------------------------------------------------------------------------------------------------
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[NodeMetrics]:
         """Who is there and what each does. Any thread."""
         gang = self.gang
         members = dict(gang.members) if gang is not None else {}

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidegate.clock import Clock, SystemClock
 from tidegate.errors import FencedError, NodeUnreachable
+from tidegate.ids import NodeId
 from tidegate.runtime.activity import Activity
 from tidegate.runtime.address import LOOPBACK, node_listening
 from tidegate.runtime.failure import last_words
@@ -117,7 +118,7 @@ def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str |
 def _node(launch: Launch, index: int, clock: Clock | None, activity: Activity) -> Node:
     mailbox: Mailbox[Callable[[], None]] = Mailbox()
     return Node(
-        replace(launch.setup, node=index),
+        replace(launch.setup, node=NodeId(index)),
         clock=clock or SystemClock(),
         mailbox=mailbox,
         store=open_store(launch.store_url) if launch.store_url else None,

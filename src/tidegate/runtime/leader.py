@@ -31,6 +31,7 @@ from tidegate.errors import (
     ThreadDied,
     TidegateError,
 )
+from tidegate.ids import Epoch, NodeId, Term
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.commands import command
 from tidegate.runtime.failure import kind_of, where_of
@@ -39,6 +40,7 @@ from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.metrics import JobMetrics
 from tidegate.runtime.opening import Opening
 from tidegate.runtime.report import aborted, committed, stepped_down
 from tidegate.runtime.requests import Requests
@@ -93,7 +95,7 @@ class Leader:
         return self._gangs.gang
 
     @property
-    def term(self) -> int:
+    def term(self) -> Term:
         """The slot of this leader's takeover. Only once it has taken over."""
         assert self._machine.term is not None
         return self._machine.term
@@ -105,7 +107,7 @@ class Leader:
         return isinstance(self.opening.look(), AlreadyFinished)
 
     @property
-    def restored_from(self) -> int | None:
+    def restored_from(self) -> Epoch | None:
         """The epoch that this job was started from."""
         return self.opening.restored_from
 
@@ -160,8 +162,8 @@ class Leader:
         if self._gang is not None:
             self._gang.stop("the job has ended")
         for action in self._mailbox.take(0):  # nodes that have just come would wait for an answer
-            if getattr(action, "func", None) == self._gangs.joined:
-                self._gangs.turn_away(action.args[0])  # type: ignore[attr-defined]
+            if isinstance(action, partial) and action.func == self._gangs.joined:
+                self._gangs.turn_away(action.args[0])
         if not self._setup.gangs.launcher.join(RETURN_LIMIT_MS / 1000):
             self._setup.gangs.launcher.cancel()
             self._setup.gangs.launcher.join(RETURN_LIMIT_MS / 1000)
@@ -222,7 +224,7 @@ class Leader:
         """What is wrong with the store and the sinks now, the oldest first."""
         return self._watch.current
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> JobMetrics:
         """The newest reports of the nodes, added up."""
         gang = self._gang
         return {
@@ -250,7 +252,7 @@ class Leader:
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
-        self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, connection.hello.node)))
+        self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, NodeId(connection.hello.node))))
 
     def left(self, connection: NodeConnection, error: Exception | None) -> None:
         """A node's stream ended."""
@@ -373,12 +375,15 @@ class Leader:
 
     def _choose_again(self, why: str) -> None:
         self._watch.failed(ProblemKind.RESTORE, why)
-        match self._restore_patience.failed():
+        verdict = self._restore_patience.failed()
+        match verdict:
             case GiveUp(failures):
                 unread = f"the checkpoint to go on from can't be read: {why}"
                 self._fail(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
             case RestartAfter(wait_ms):
                 self._timers.at(self._clock.now_ms() + wait_ms, self._choose_restore)
+            case _:
+                assert_never(verdict)
 
     def _decide(self, _: None) -> ev.Event | None:
         # The coordinator has looked into the log before it asked, and changes nothing until this is answered.
@@ -412,6 +417,8 @@ class Leader:
                 self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
                 self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))
+            case _:
+                assert_never(effect)
 
     def _remember(self, record: dict[str, Any]) -> None:
         self._history.append(record)

@@ -18,6 +18,7 @@ from tidegate.clock import Clock
 from tidegate.core.barrier.inject import InjectBarrierCommand
 from tidegate.core.barrier.messages import StreamMessage
 from tidegate.errors import ProtocolError, RetryableError, ThreadDied, TidegateError
+from tidegate.ids import Epoch, NodeId, Term
 from tidegate.runtime.activity import Activity
 from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import Checkpointer
@@ -208,7 +209,7 @@ class Node:
 
     # -- channels --------------------------------------------------------------------------------------------------
 
-    def _connect(self, addresses: dict[int, str]) -> None:
+    def _connect(self, addresses: dict[NodeId, str]) -> None:
         credit_bytes = self._setup.credit_bytes
         window = max(min(WINDOW_BYTES_MIN, credit_bytes), credit_bytes // max(1, len(self._assembly.inbound)))
         for channel, (task, output_id) in self._assembly.outbound.items():
@@ -290,7 +291,7 @@ class Node:
             case "abort":
                 self._abort(message.abort.checkpoint_id, message.abort.reason)
             case "committed":
-                self._checkpointer.committed(message.committed.epoch, message.committed.checkpoint_id)
+                self._checkpointer.committed(Epoch(message.committed.epoch), message.committed.checkpoint_id)
             case "finalize":
                 pass  # every task has ended, so Started had their last state already
             case "stop":
@@ -308,7 +309,7 @@ class Node:
         self._connecting = True
         if self._interrupted:
             raise PeerLost("the gang was over before its channels were open")
-        self._connect({peer.node: peer.address for peer in welcome.peers})
+        self._connect({NodeId(peer.node): peer.address for peer in welcome.peers})
         self._connecting = False
         if welcome.restore:
             replayed = RestorePlan.load(bytes(welcome.restore), self._setup, self._origin).apply(self._assembly)
@@ -322,9 +323,9 @@ class Node:
 
     def _started(self, started: pb.Started) -> None:
         """A checkpoint begins somewhere: from now on its deadline counts here, barrier or not."""
-        self._checkpointer.started(started.checkpoint_id, started.term, _epoch(started.parent_epoch))
+        self._checkpointer.started(started.checkpoint_id, Term(started.term), _epoch(started.parent_epoch))
         for task in self._assembly.tasks:
-            task.started(started.checkpoint_id, started.epoch, aligned=started.aligned)
+            task.started(started.checkpoint_id, Epoch(started.epoch), aligned=started.aligned)
         now_ms = self._clock.now_ms()
         if not started.aligned:
             due = now_ms + max(0, started.alignment_timeout_ms - started.age_ms)
@@ -333,7 +334,7 @@ class Node:
         self._timers.at(due, partial(self._expire, started.checkpoint_id))
 
     def _inject(self, inject: pb.Inject) -> None:
-        command = InjectBarrierCommand(inject.checkpoint_id, inject.epoch, inject.unaligned)
+        command = InjectBarrierCommand(inject.checkpoint_id, Epoch(inject.epoch), inject.unaligned)
         for task in self._assembly.tasks:
             task.inject(command)
         ack = pb.InjectionAck(checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term)
@@ -363,9 +364,8 @@ class Node:
         self._say(pb.NodeMessage(declined=declined))
 
     def _say_progress(self) -> None:
-        mine = {"checkpoints": self._checkpointer.metrics(), "stale_commands": self._stale_commands}
-        report = json.dumps(self._assembly.metrics() | mine)
-        self._say(pb.NodeMessage(progress=pb.Progress(json=report.encode())))
+        report = self._assembly.report(upload_retries=self._checkpointer.upload_retries, stale_commands=self._stale_commands)
+        self._say(pb.NodeMessage(progress=pb.Progress(json=json.dumps(report).encode())))
 
     def _progress(self) -> None:
         self._say_progress()
@@ -386,5 +386,5 @@ def _nothing() -> None:
     """Wakes the loop."""
 
 
-def _epoch(number: int) -> int | None:
-    return None if number < 0 else number
+def _epoch(number: int) -> Epoch | None:
+    return None if number < 0 else Epoch(number)

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.clock import SystemClock
 from tidegate.core.checkpoint.adapt import UnalignedStreak
@@ -18,8 +18,10 @@ from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.failure.restart import RestartPolicy
 from tidegate.core.log.resolve import Refuse, RestoreChoice, StartFresh
 from tidegate.errors import InvalidUseError
+from tidegate.ids import GangNumber, NodeId
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import NeedsSpool, NeedsStore
 from tidegate.plan.physical import PhysicalPlan, Stage
 from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.gang import Launcher
@@ -98,7 +100,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         check_writable(store)
     plan, keeps_spool = spooled(plan, place, options.spool)
     check_supply(plan, place or given, fresh=options.restore == "none")
-    splits = _splits(plan, lambda spec: not hasattr(spec.source, "with_store"))
+    splits = _splits(plan, lambda spec: not isinstance(spec.source, NeedsStore))
     _check_bounds(plan, options)
     publisher = Publisher(plan)
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
@@ -174,9 +176,9 @@ def _prepare(
     launches.address = server.address
     launches.base = NodeSetup(
         plan=plan,
-        node=0,
+        node=NodeId(0),
         parallelism=options.parallelism,
-        gang=0,
+        gang=GangNumber(0),
         splits=splits | _splits(plan, lambda spec: spec.name not in splits),
         checkpoints=options.checkpoint.unaligned_config() if options.checkpoint.enabled else None,
     )
@@ -193,7 +195,7 @@ class _Launches:
         self.address = ""
         self.base: NodeSetup | None = None
 
-    def launch(self, gang: int, restore_url: str | None) -> Launch:
+    def launch(self, gang: GangNumber, restore_url: str | None) -> Launch:
         """What one gang is told."""
         assert self.base is not None, "a gang starts after its spools are begun"
         options = self._options
@@ -225,7 +227,7 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
 
 def _gangs(
     launcher: Launcher,
-    launch: Callable[[int, str | None], Launch],
+    launch: Callable[[GangNumber, str | None], Launch],
     publisher: Publisher,
     savepoint: Savepoint | None,
     options: JobOptions,
@@ -273,27 +275,26 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
     always = checkpoint.unaligned == "always"
     never = checkpoint.unaligned == "never"
     timeout_ms = checkpoint.timeout_ms
-    threshold_ms = 0 if always else checkpoint.alignment_timeout_ms
+    alignment_timeout_ms = 0 if always else checkpoint.alignment_timeout_ms
     return DistributedCheckpointConfig(
         checkpoint_interval_ms=checkpoint.interval_ms,
         checkpoint_timeout_ms=timeout_ms,
         barrier_injection_timeout_ms=min(10_000, timeout_ms),
         node_snapshot_timeout_ms=min(120_000, timeout_ms),
-        enable_unaligned_fallback=not never and threshold_ms < timeout_ms,
-        unaligned_threshold_ms=threshold_ms,
+        enable_unaligned_fallback=not never and alignment_timeout_ms < timeout_ms,
+        unaligned_threshold_ms=alignment_timeout_ms,
         adaptive_alignment=checkpoint.adaptive_alignment,
         gc_retain_count=checkpoint.retain,
         min_pause_ms=checkpoint.min_pause_ms,
-        put_give_up_ms=checkpoint.storage_timeout_ms,
+        storage_timeout_ms=checkpoint.storage_timeout_ms,
         publish_tries_max=1,
-        publish_give_up_ms=checkpoint.storage_timeout_ms,
         tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,
     )
 
 
 def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
     """Give the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
-    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and _wants_spool(s)]
+    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and isinstance(s.sink, NeedsSpool)]
     if not needs:
         return plan, True
     kept = spool if spool is not None else place
@@ -304,15 +305,10 @@ def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[P
     return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name)), path is not None
 
 
-def _wants_spool(spec: Write) -> bool:
-    return hasattr(spec.sink, "with_spool")
-
-
 def _with_spool(spec: Write, directory: Path) -> Write:
-    if not _wants_spool(spec):
+    if not isinstance(spec.sink, NeedsSpool):
         return spec
-    sink: Any = spec.sink
-    return replace(spec, sink=sink.with_spool(str(directory), spec.schema))
+    return replace(spec, sink=spec.sink.with_spool(str(directory), spec.schema))
 
 
 def map_sinks(plan: PhysicalPlan, change: Callable[[Write], Write]) -> PhysicalPlan:

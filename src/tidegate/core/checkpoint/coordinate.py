@@ -32,7 +32,7 @@ from tidegate.errors import (
     ProtocolError,
     TidegateError,
 )
-from tidegate.ids import CheckpointId
+from tidegate.ids import CheckpointId, Epoch
 
 __all__ = ["CoordinatorMetrics", "DistributedCheckpointConfig", "DistributedCheckpointCoordinator", "Mode"]
 
@@ -48,7 +48,7 @@ class DistributedCheckpointCoordinator(Leader):
         super().__init__(config, leader, host, pid)
         self.shape = shape
         self.attempt: Attempt | None = None
-        self.threshold = config.adaptive_threshold
+        self.alignment_timeout = config.adaptive_alignment_timeout
         self._counter = 0
         self._aborts = 0
         self._schedule = Schedule.begin(config.schedule, 0)
@@ -179,7 +179,7 @@ class DistributedCheckpointCoordinator(Leader):
         self._waiting = deque(w for w in self._waiting if w not in served)
         self.attempt = Attempt(
             checkpoint_id=self.next_id,
-            epoch=self.log.next_slot,
+            epoch=Epoch(self.log.next_slot),
             parent=self.log.head,
             gang=self.log.gang,
             term=self._own_term(),
@@ -189,7 +189,7 @@ class DistributedCheckpointCoordinator(Leader):
             wall_ms=self._wall_ms,
             savepoint=savepoint,
             final=final,
-            threshold_ms=None if self.threshold is None else self.threshold.ms,
+            learned_alignment_timeout_ms=None if self.alignment_timeout is None else self.alignment_timeout.ms,
             requests=[w.request_id for w in served],
         )
         self._counter += 1
@@ -307,7 +307,7 @@ class DistributedCheckpointCoordinator(Leader):
         self.attempt = None
         self._leftovers.clear()
         self._schedule = self._schedule.completed(now_ms)
-        self.threshold = attempt.learned(self.threshold, manifest.is_unaligned)
+        self.alignment_timeout = attempt.learned(self.alignment_timeout, manifest.is_unaligned)
         self._publisher.committed(manifest)
         if attempt.requests or manifest.final:  # a savepoint is always asked for
             self._publisher.flush()

@@ -47,7 +47,7 @@ from tidegate.core.log.confirm import LogConfirmer
 from tidegate.core.log.retain import trim_bound
 from tidegate.core.log.view import Base, Commit, Damaged, LogEntry, LogView, Restore, Takeover
 from tidegate.errors import CorruptDataError, ProtocolError, UnexpectedPhase
-from tidegate.ids import CheckpointId
+from tidegate.ids import CheckpointId, Epoch, GangNumber, NodeId, Term
 
 
 class Leader:
@@ -60,13 +60,13 @@ class Leader:
         self.config = config
         self.leader, self.host, self.pid = leader, host, pid
         self.log = LogView()
-        self.term: int | None = None
+        self.term: Term | None = None
         self.mode = Mode.READING
         self.metrics = CoordinatorMetrics()
-        self.nodes: frozenset[int] = frozenset()
-        self.source_nodes: frozenset[int] = frozenset()
-        self._appender = LogAppender(config.put_retry_ms, config.put_give_up_ms)
-        self._confirmer = LogConfirmer(config.put_retry_ms, config.put_give_up_ms)
+        self.nodes: frozenset[NodeId] = frozenset()
+        self.source_nodes: frozenset[NodeId] = frozenset()
+        self._appender = LogAppender(config.put_retry_ms, config.storage_timeout_ms)
+        self._confirmer = LogConfirmer(config.put_retry_ms, config.storage_timeout_ms)
         self._publisher = Publisher.of(config)
         self._out: list[Effect] = []
         self._writes = 0
@@ -112,7 +112,7 @@ class Leader:
     def _landed(self, entry: LogEntry, now_ms: int) -> None:
         match entry:
             case Takeover():
-                self.term = entry.slot
+                self.term = entry.term
                 self.metrics.leader_failovers += entry.slot > 0
                 self._confirm(now_ms)
             case Restore():
@@ -159,13 +159,13 @@ class Leader:
         if head is not None and (ahead or self.log.lost_after(head.epoch) is not None):
             unnamed = Unnamed(head.checkpoint_id, head.committables, ahead)
         lost, fresh = self.log.off_lineage(), entry.parent is None
-        return Hide(entry.slot, lost, fresh, unnamed) if lost or fresh or unnamed else None
+        return Hide(GangNumber(entry.slot), lost, fresh, unnamed) if lost or fresh or unnamed else None
 
     def _take_over(self, now_ms: int) -> None:
         slot = self.log.next_slot
         entry = Takeover(
             slot=slot,
-            term=slot,
+            term=Term(slot),
             write_id=self._write_id(),
             leader=self.leader,
             host=self.host,
@@ -198,7 +198,7 @@ class Leader:
         """Nobody but us has ever led, and we have started nothing: only then is the gang's number 0."""
         return self.term == 0 and self.log.next_slot == 1 and not self._started_any
 
-    def _write_restore(self, parent: int | None, now_ms: int) -> None:
+    def _write_restore(self, parent: Epoch | None, now_ms: int) -> None:
         slot, term = self.log.next_slot, self._own_term()
         entry = Restore(slot=slot, term=term, write_id=self._write_id(), parent=parent, reason=self._why)
         self._move(Mode.RESTORING)
@@ -370,7 +370,7 @@ class Leader:
             raise UnexpectedPhase(f"a leader cannot go from {self.mode.value!r} to {mode.value!r}")
         self.mode = mode
 
-    def _own_term(self) -> int:
+    def _own_term(self) -> Term:
         assert self.term is not None, "only a leader after its takeover gives orders"
         return self.term
 

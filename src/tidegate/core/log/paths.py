@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, assert_never
 from urllib.parse import quote, unquote
 
 from tidegate.errors import InvalidUseError
-from tidegate.ids import U64_LIMIT
+from tidegate.ids import U64_LIMIT, NodeId, Slot
 
 Direction: TypeAlias = Literal["in", "out"]
 
@@ -31,7 +31,7 @@ _SHARED = re.compile(rf"shared/{_NUMBER}-([^/]+)\.arrow")
 class LogObject:
     """One slot of the log."""
 
-    slot: int
+    slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StateObject:
     """The state that one node uploaded for one checkpoint."""
 
     checkpoint_id: int
-    node: int
+    node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,11 @@ class JobPaths:
         """What to list for everything that checkpoints upload."""
         return f"{self.job}/checkpoints", f"{self.job}/shared"
 
-    def log_entry(self, slot: int) -> str:
+    def log_entry(self, slot: Slot) -> str:
         """One slot of the log."""
         return f"{self.job}/log/{_padded(slot)}.json"
 
-    def state(self, checkpoint_id: int, node: int) -> str:
+    def state(self, checkpoint_id: int, node: NodeId) -> str:
         """One node's state object."""
         return f"{self.job}/checkpoints/{_padded(checkpoint_id)}/{node:d}.arrow"
 
@@ -165,7 +165,7 @@ def _parsed(rest: str) -> JobObject | None:
     if found := _LOG.fullmatch(rest):
         return LogObject(int(found[1]))
     if found := _STATE.fullmatch(rest):
-        return StateObject(int(found[1]), int(found[2]))
+        return StateObject(int(found[1]), NodeId(int(found[2])))
     if found := _SHARED.fullmatch(rest):
         return SharedRun(int(found[1]), unquote(found[2]))
     if found := _FLIGHT.fullmatch(rest):
