@@ -31,6 +31,34 @@ class Lease(Protocol):
     def release(self) -> None: ...
 
 
+class Sinks(Protocol):
+    """A job's sinks, as a leader needs them: its driver's own, or those of a driver elsewhere. Calls block."""
+
+    clear_wanted: bool
+
+    @property
+    def hiding(self) -> dict[str, bool]:
+        """What the sinks can hide."""
+
+    def publish(self, committables: Iterable[CommittableEntry]) -> None:
+        """Make these visible. Idempotent."""
+
+    def hide(self, committables: Iterable[CommittableEntry]) -> None:
+        """Take these out of sight. Idempotent."""
+
+    def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
+        """Take out of sight what gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""
+
+    def clear(self) -> None:
+        """Delete what sinks show. Idempotent."""
+
+    def sweep(self, gang: int, keep: Iterable[CommittableEntry]) -> None:
+        """Delete what gangs before this one staged and no manifest names."""
+
+    def release(self) -> None:
+        """Others may take the sinks."""
+
+
 class Publisher:
     """Every sink of a job by its operator's name."""
 

@@ -44,6 +44,7 @@ from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheck
 from tidegate.core.checkpoint.publish import Publisher
 from tidegate.core.log.append import Landed, LogAppender, NotAsked, PutOutcome, StillOpen, Taken
 from tidegate.core.log.confirm import LogConfirmer
+from tidegate.core.log.entries import Role
 from tidegate.core.log.retain import trim_bound
 from tidegate.core.log.view import Base, Commit, Damaged, LogEntry, LogView, Restore, Takeover
 from tidegate.errors import CorruptDataError, ProtocolError, UnexpectedPhase
@@ -56,9 +57,11 @@ class Leader:
     ``host`` and ``pid`` are for people: who is told that it was replaced wants to know by whom.
     """
 
-    def __init__(self, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0) -> None:
+    def __init__(
+        self, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0, role: Role = "driver"
+    ) -> None:
         self.config = config
-        self.leader, self.host, self.pid = leader, host, pid
+        self.leader, self.host, self.pid, self.role = leader, host, pid, role
         self.log = LogView()
         self.term: int | None = None
         self.mode = Mode.READING
@@ -171,6 +174,7 @@ class Leader:
             host=self.host,
             pid=self.pid,
             wall_ms=self._wall_ms,
+            role=self.role,
         )
         self._out.append(self._appender.put(entry, now_ms))
 
