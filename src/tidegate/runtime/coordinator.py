@@ -71,9 +71,9 @@ class Coordinator:
             if over is not None:
                 return over
             leader = self._lead(say)
-            if leader.replaced_by is None:
+            if leader.succession.replaced_by is None:
                 return leader.status
-            by = leader.replaced_by
+            by = leader.succession.replaced_by
             say(f"replaced by the {by.role} process {by.pid} on {by.host}, standing by again job={self._job} term={by.term}")
         return "STOPPED"
 
@@ -114,7 +114,7 @@ class Coordinator:
         leader = self.leader = Leader(
             self._setup(description, driver), clock=SystemClock(), threads=ThreadPools("tidegate-coordinator")
         )
-        driver.on_change = leader.driver_changed
+        driver.on_change = leader.succession.driver_changed
         stall_s = description.stall_timeout_ms / 1000
         settings = ControlSettings(
             heartbeat_s=heartbeat_s(stall_s), silence_s=stall_s, max_nodes=2 * description.shape.parallelism + SPARE_NODES
@@ -127,7 +127,7 @@ class Coordinator:
             settings=settings,
             credentials=None if options.tls is None else options.tls.server_credentials(),
         )
-        leader.address = server.address
+        leader.succession.address = server.address
         leader.on_end = server.close
         leader.opening.read = leader.log.recent()
         leader.run()
@@ -169,4 +169,4 @@ class Coordinator:
         """Lead no more, without ending the job: whoever stands by takes over. Any thread."""
         self._stopping = True
         if (leader := self.leader) is not None:
-            leader.resign()
+            leader.succession.resign()

@@ -36,7 +36,9 @@ FOR_EVER_S = 1e9
 class Owner(Protocol):
     """The driver's own job, as this sees it. Called from any thread."""
 
-    job: str
+    @property
+    def job(self) -> str:
+        """The job's name."""
 
     def lead_again(self) -> None:
         """Nobody leads: take over."""

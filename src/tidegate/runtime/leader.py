@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -17,16 +17,12 @@ from typing import Any, TypeVar, assert_never, cast
 from tidegate.clock import Clock
 from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint import orders as do
-from tidegate.core.checkpoint.coordinate import Mode
-from tidegate.core.failure.election import BEATS, RESIGNED, LeaderBeat
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator, Mode
 from tidegate.core.failure.patience import Patience
 from tidegate.core.failure.problems import Problem, ProblemKind
 from tidegate.core.failure.restart import Failure, FailureKind, GiveUp, RestartAfter, Verdict
-from tidegate.core.log.entries import Takeover
-from tidegate.core.log.resolve import AlreadyFinished, Decision, FallBack, Refuse
+from tidegate.core.log.resolve import AlreadyFinished, Decision
 from tidegate.errors import (
-    WAITED_FOR,
-    FencedError,
     InvalidUseError,
     JobFailedError,
     ProtocolError,
@@ -34,11 +30,11 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.runtime.blocking import BlockingWork
+from tidegate.runtime.choosing import RestoreChoosing
 from tidegate.runtime.commands import command
-from tidegate.runtime.election import this_process
-from tidegate.runtime.failure import kind_of, where_of
-from tidegate.runtime.following import LOOK_MS, Following
-from tidegate.runtime.gang import Exit, GangState, LocalHost, NodeConnection, carried
+from tidegate.runtime.failure import caused
+from tidegate.runtime.following import LOOK_MS
+from tidegate.runtime.gang import GangState, NodeConnection, carried
 from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Spools
@@ -49,6 +45,7 @@ from tidegate.runtime.remotedriver import RemoteDriver
 from tidegate.runtime.report import aborted, committed, stepped_down
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.succession import Succession
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
 from tidegate.runtime.watch import Watch
@@ -59,8 +56,6 @@ log = logging.getLogger("tidegate")
 HISTORY_MAX = 1_000
 STOP_LIMIT_MS = 45_000
 ASK_LIMIT_S = 5.0
-DRIVER_GRACE_MS = 30_000
-"""A driver whose line is gone may come back; its nodes go on meanwhile."""
 
 T = TypeVar("T")
 
@@ -76,36 +71,29 @@ class Leader:
         self._blocking = BlockingWork(setup.log, setup.publisher, setup.spools)
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._timers = Timers()
+        self.job = setup.log.paths.job
+        self._watch = Watch(self.job, clock, self._timers)
         self._gangs = Gangs(setup.gangs, self, clock=clock, timers=self._timers, post=lambda act: self._mailbox.post(act))
         self.opening = Opening(
-            setup.log, cast(Publisher, setup.publisher), self._machine.shape, self._machine.leader, stays=setup.stays, restore=setup.restore,
-            overwrite=setup.overwrite, append=setup.append, moved=setup.gangs.savepoint is not None,
+            setup.log, cast(Publisher, setup.publisher), self._machine.shape, self._machine.leader, stays=setup.stays,
+            restore=setup.restore, overwrite=setup.overwrite, append=setup.append, moved=setup.gangs.savepoint is not None,
         )  # fmt: skip
-        self._patience, self._restore_patience = (Patience(setup.storage_timeout_ms) for _ in range(2))
+        self._patience = Patience(setup.storage_timeout_ms)
+        self._choosing = RestoreChoosing(
+            self, self.opening, self._blocking, self._watch, setup.storage_timeout_ms, clock=clock, timers=self._timers
+        )
         self._held = setup.hold
         self._taken_over = threading.Event()
         self._requests = Requests()
-        self._history: list[dict[str, Any]] = []
+        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
         self._committed = 0
         self._streak = setup.streak
         self._stop_requested = self._draining = False
-        self.job = setup.log.paths.job
-        self._watch = Watch(self.job, clock, self._timers)
         self.log = setup.log
-        self.address = ""
-        """Where nodes find this leader."""
-        self.set_address: Callable[[str], None] = lambda address: None
-        """Tell the next gang where its leader is."""
-        self._operations = Operations(self)
-        self._following: Following | None = None
-        self._adopts = setup.coordinator.role == "coordinator"
-        self._waits_for_driver = False
-        self._beats = 0
-        self._beating = False
-        self._since_ms = clock.wall_ms()
-        self.replaced_by: Takeover | None = None
+        self._operations = Operations(self, setup.gangs.host)
+        self.succession = Succession(self, setup, self._gangs, self._blocking, clock=clock, timers=self._timers, threads=threads)
         self.checkpointing = setup.checkpointing
-        self.status = "RUNNING" if self._adopts else "STARTING"
+        self.status = "RUNNING" if self.succession.adopts else "STARTING"
         self.error: JobFailedError | None = None
         self.cause: str | None = None
         self._over = False
@@ -152,7 +140,7 @@ class Leader:
         def go() -> None:
             self._held = False
             self._blocking.spools = spools
-            self._beat_now()
+            self.succession.beat()
             self.handle(self.opening.request(decision, self._machine.log))
 
         self._mailbox.post(go)
@@ -161,7 +149,7 @@ class Leader:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
             if self.checkpointing and self._blocking.sweeps:
-                self._later("garbage", self._blocking.sweep, None)
+                self.later("garbage", self._blocking.sweep, None)
             self.handle(self.opening.read)
             self.opening.read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
@@ -172,13 +160,13 @@ class Leader:
                         action()
         except Exception as error:
             log.exception("the leader failed job=%s", self.job)
-            self._fail(_caused("the leader failed", error))
+            self.give_up(caused("the leader failed", error))
         finally:
             self._wind_up()
 
     def _wind_up(self) -> None:
         """Nothing of the job is left running behind its end, and whoever waits for it is told even if some of this fails."""
-        for step in (self._end_processes, self._last_beat, self.on_end, self._threads.close, self._setup.publisher.release):
+        for step in (self._end_processes, self.succession.end, self.on_end, self._threads.close, self._setup.publisher.release):
             try:
                 step()
             except Exception:
@@ -188,10 +176,8 @@ class Leader:
         self._taken_over.set()
 
     def _end_processes(self) -> None:
-        if self._following is not None:
-            self._following.close()
-        if self._machine.role == "coordinator" and (self.replaced_by is not None or self.status == RESIGNED):
-            return  # the gang is its successor's
+        if self.succession.leaves_gang:
+            return
         if self._gang is not None:
             self._gang.stop("the job has ended")
         for action in self._mailbox.take(0):  # nodes that have just come would wait for an answer
@@ -208,7 +194,7 @@ class Leader:
 
     def request_checkpoint(self, savepoint: str | None = None) -> Future[int]:
         """Ask for a checkpoint; the future gives its epoch."""
-        if (following := self._following) is not None:
+        if (following := self.succession.following) is not None:
             return following.ask("checkpoint", savepoint=savepoint)
         request, future = self._requests.open()
         if self._over:
@@ -218,7 +204,7 @@ class Leader:
 
     def cancel_checkpoint(self, checkpoint_id: int) -> Future[None]:
         """Ask for a checkpoint's abort."""
-        if (following := self._following) is not None:
+        if (following := self.succession.following) is not None:
             return following.ask("cancel", checkpoint_id=checkpoint_id)
         request, future = self._requests.open()
 
@@ -232,18 +218,22 @@ class Leader:
         self._mailbox.post(cancel)
         return future
 
+    def post(self, action: Callable[[], None]) -> None:
+        """Have this done in the leader's thread."""
+        self._mailbox.post(action)
+
     def stop(self, *, drain: bool = False) -> None:
         """Ask for the end."""
         self._mailbox.post(partial(self._stop, drain))
 
     def fail(self, reason: str) -> None:
         """End the job as failed: something that it needs beside its gang is gone."""
-        self._mailbox.post(partial(self._fail, Failure(FailureKind.DEFECT, reason)))
+        self._mailbox.post(partial(self.give_up, Failure(FailureKind.DEFECT, reason)))
 
     def _stop(self, drain: bool) -> None:
         if self._over:
             return
-        if (following := self._following) is not None:
+        if (following := self.succession.following) is not None:
             following.ask("stop", drain=drain).add_done_callback(partial(self._stop_asked, drain))
             return
         self.status = "STOPPING"
@@ -255,7 +245,7 @@ class Leader:
         self._stop_requested = True
         why = "stopped while a sink or the store gave no answer: the next start publishes what is committed"
         unsettled = Failure(FailureKind.TRANSIENT, why)
-        self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self._fail, unsettled))
+        self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self.give_up, unsettled))
         self.handle(ev.StopRequested())
 
     def _stop_asked(self, drain: bool, asked: Future[Any]) -> None:
@@ -266,20 +256,7 @@ class Leader:
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Committed and aborted checkpoints of this run."""
-        return self._elsewhere("checkpoints", self._history_of_ours)
-
-    def _history_of_ours(self) -> list[dict[str, Any]]:
-        return list(self._history)
-
-    def _elsewhere(self, verb: str, ours: Callable[[], T]) -> T:
-        """What the leader says where the job is led from elsewhere; what this process knows while it can't be asked. Blocks."""
-        following = self._following
-        if following is None:
-            return ours()
-        try:
-            return cast(T, following.ask(verb).result(ASK_LIMIT_S))
-        except (TidegateError, TimeoutError):
-            return ours()
+        return self.succession.ask("checkpoints", lambda: list(self._history))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -288,30 +265,13 @@ class Leader:
 
     def metrics(self) -> dict[str, Any]:
         """The newest reports of the nodes, added up."""
-        return self._elsewhere("metrics", self._metrics_of_ours)
-
-    def about(self) -> dict[str, Any]:
-        """Who leads what, for people and their tools."""
-        head = self._machine.log.head
-        return {
-            "job": self.job,
-            "status": self.status,
-            "role": self._machine.role,
-            "term": self._machine.term,
-            "gang": self._machine.log.gang,
-            "epoch": None if head is None else head.epoch,
-            "host": self._machine.host,
-            "pid": self._machine.pid,
-            "since_ms": self._since_ms,
-            "has_driver": self._setup.gangs.host.attached,
-            "problems": [str(problem) for problem in self.problems],
-        }
+        return self.succession.ask("metrics", self._metrics)
 
     def in_background(self, name: str, work: Callable[[], T]) -> Future[T]:
         """Run blocking work of an operation on an executor."""
         return self._threads.executor(name).submit(work)
 
-    def _metrics_of_ours(self) -> dict[str, Any]:
+    def _metrics(self) -> dict[str, Any]:
         gang = self._gang
         return {
             "status": self.status,
@@ -331,52 +291,34 @@ class Leader:
 
     def joined(self, connection: NodeConnection) -> None:
         """A node, a driver or an operator opened its stream and said hello."""
-        host = self._setup.gangs.host
-        if connection.hello.attendant == pb.DRIVER:
-            if isinstance(host, RemoteDriver) and not self._over:
-                host.attach(connection)
-            else:
-                self._gangs.turn_away(connection)
-        elif connection.hello.attendant == pb.OPERATOR:
-            pass
-        elif self._over:
+        if self._operations.joined(connection):
+            return
+        if self._over:
             self._gangs.turn_away(connection)
         else:
             self._mailbox.post(partial(self._gangs.joined, connection))
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
-        host = self._setup.gangs.host
-        match message.WhichOneof("body"):
-            case "call":
-                self._operations.called(connection, message.call)
-                return
-            case "reply":
-                if isinstance(host, RemoteDriver):
-                    host.replied(connection, message.reply)
-                return
-            case _:
-                pass
+        if self._operations.said(connection, message):
+            return
         self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, connection.hello.node)))
 
     def left(self, connection: NodeConnection, error: Exception | None) -> None:
         """A stream ended."""
-        host = self._setup.gangs.host
-        if connection.hello.attendant == pb.DRIVER and isinstance(host, RemoteDriver):
-            host.detach(connection, error)
-        if connection.hello.attendant != pb.NODE:
+        if self._operations.left(connection, error):
             return
         self._mailbox.post(partial(self._gangs.left, connection, error))
 
     def broken(self, death: ThreadDied) -> None:
         """A thread of the control line died: nobody would notice a node that is lost."""
-        self._mailbox.post(partial(self._fail, _caused("the control line", death)))
+        self._mailbox.post(partial(self.give_up, caused("the control line", death)))
 
     def gang_runs(self, gang: GangState) -> None:
         """Every node has joined."""
         if self.status != "STOPPING":
             self.status = "RUNNING"
-        self._beat_now()
+        self.succession.beat()
         if gang.draining:
             self._draining = True
         if self._draining:  # asked for while nodes were still joining, or of a gang that was lost
@@ -395,7 +337,7 @@ class Leader:
         self.cause = failure.text
         match verdict:
             case GiveUp(failures):
-                self._fail(failure, failures)
+                self.give_up(failure, failures)
             case RestartAfter(wait_ms):
                 log.warning("the gang was lost, starting again in %s ms: %s job=%s", wait_ms, failure.text, self.job)
                 self.status = "RESTARTING"
@@ -425,29 +367,27 @@ class Leader:
     def _perform(self, effect: do.Effect) -> None:
         match effect:
             case do.PutEntry():
-                self._later("log", self._blocking.put, effect)
+                self.later("log", self._blocking.put, effect)
             case do.ReadLog():
-                self._later("log", self._blocking.read, None)
+                self.later("log", self._blocking.read, None)
             case do.CheckLog():
-                self._later("log", self._blocking.check, effect.slot)
+                self.later("log", self._blocking.check, effect.slot)
             case do.WriteLatestHint():
-                self._later("hint", self._blocking.write_hint, effect.epoch)
+                self.later("hint", self._blocking.write_hint, effect.epoch)
             case do.CollectGarbage() | do.TrimLog():
                 if self._blocking.want_collected(effect):
-                    self._later("garbage", self._blocking.collect_wanted, None)
+                    self.later("garbage", self._blocking.collect_wanted, None)
             case do.Publish():
-                self._later("sinks", self._blocking.publish, effect)
+                self.later("sinks", self._blocking.publish, effect)
             case do.Hide():
-                self._later("sinks", self._blocking.hide, effect)
+                self.later("sinks", self._blocking.hide, effect)
             case do.ResolveRestore():
                 self._taken_over.set()
-                if isinstance(self._setup.gangs.host, RemoteDriver):
-                    self._setup.gangs.host.term = self.term
-                self._beat_now()
+                self.succession.took_over()
                 if not self._held:
-                    self._resolve()
+                    self.succession.resolve()
             case do.StartGang():
-                self._restore_patience.passed()
+                self._choosing.passed()
                 self._gangs.start(effect)
             case do.StopGang():
                 self._gangs.stop(effect)
@@ -456,200 +396,62 @@ class Leader:
             case do.CheckpointCompleted() | do.CheckpointAborted() | do.RequestRefused():
                 self._note(effect)
             case do.JobFinished():
-                self._finish("FINISHED")
+                self.finish("FINISHED")
             case do.JobStopped():
-                self._finish("STOPPED")
+                self.finish("STOPPED")
             case do.StepDown():
-                self._step_down(effect.reason)
+                self.succession.step_down(effect.reason)
             case _:
                 if self._gang is not None and self._gang.number == effect.stamp.gang:
                     self._gang.tell(effect.node, command(effect))
 
-    # -- leaders before and after this one ---------------------------------------------------------------------------
+    @property
+    def machine(self) -> DistributedCheckpointCoordinator:
+        """The coordinator of now."""
+        return self._machine
 
-    def _resolve(self) -> None:
-        """Go on with the gang that runs, if there may be one, else start another. Without a driver neither can be."""
-        log_, adopts = self._machine.log, self._adopts
-        self._adopts = False
-        lost = log_.head_is_lost or (log_.head is not None and log_.head.final)
-        if adopts and not lost:
-            self._gangs.adopt(log_.gang, log_.head)
-        elif self._setup.gangs.host.attached:
-            self._gangs.when_ready(self._choose_restore)
-        else:
-            self._waits_for_driver = True
-            log.warning("waiting for a driver that can start the job's nodes job=%s", self.job)
+    @property
+    def over(self) -> bool:
+        """The job has ended, as far as this process has to do with it."""
+        return self._over
+
+    def lead_with(self, machine: DistributedCheckpointCoordinator) -> None:
+        """Lead again, from the log as it is. Leader thread only."""
+        self._machine = machine
+        self.later("log", self._blocking.read, None)
+
+    def choose_restore(self) -> None:
+        """Start a gang from what the log says. Leader thread only."""
+        self._choosing.choose()
 
     def adopted(self) -> None:
         """The gang of the leader before goes on under this one. Its attempt is dead: the next one begins at once."""
-        if self._setup.coordinator.config.checkpoint_interval_ms is not None:
+        if self._machine.config.checkpoint_interval_ms is not None:
             self.handle(ev.TriggerRequested("adoption", None))
 
     def not_adopted(self, failure: Failure) -> None:
         """It is over: another is started."""
         log.warning("the gang was not adopted, starting another: %s job=%s", failure.text, self.job)
-        self._resolve()
+        self.succession.resolve()
 
-    def driver_changed(self) -> None:
-        """The driver has come, or its line is gone. Any thread."""
-        self._mailbox.post(self._driver_changed)
-
-    def _driver_changed(self) -> None:
-        host = self._setup.gangs.host
-        self._beat_now()
-        self._gangs.driver_changed()
-        if host.attached and self._waits_for_driver:
-            self._waits_for_driver = False
-            self._gangs.when_ready(self._choose_restore)
-        if not host.attached:
-            self._timers.at(self._clock.now_ms() + DRIVER_GRACE_MS, self._give_driver_up)
-
-    def resign(self) -> None:
-        """Lead no more, without ending the job: whoever stands by takes over at once. Any thread."""
-        self._mailbox.post(partial(self._finish, RESIGNED))
-
-    def _give_driver_up(self) -> None:
-        host = self._setup.gangs.host
-        if isinstance(host, RemoteDriver) and not host.attached:
-            host.given_up(f"its driver has been gone for {DRIVER_GRACE_MS / 1000:.0f} s")
-
-    def driver_exited(self, connection: NodeConnection, gang: int, why: Exit | None) -> None:
-        """The driver says that a gang has ended. Any thread."""
-        host = self._setup.gangs.host
-        if isinstance(host, RemoteDriver) and host.is_mine(connection):
-            host.exited(gang, why)
-
-    def _step_down(self, reason: do.StepDownReason) -> None:
-        """A driver whose job a coordinator has taken over follows it; everybody else is done."""
-        self.replaced_by = reason.by if isinstance(reason, do.Replaced) else None
-        by, setup = self.replaced_by, self._setup
-        follows = by is not None and by.role == "coordinator" and setup.connect is not None and setup.election is not None
-        if not follows or by is None or self._machine.role != "driver":
-            self._fail(Failure(FailureKind.SETUP, self._stepped_down(reason)))
-            return
-        log.warning("a coordinator leads this job now, its nodes go on: %s job=%s", stepped_down(reason), self.job)
-        self.replaced_by = None
-        self._follow(by.term)
-
-    def _follow(self, term: int) -> None:
-        setup, gang = self._setup, self._gangs.hand_over()
-        assert setup.election is not None and setup.connect is not None and isinstance(setup.gangs.host, LocalHost)
-        hello = pb.Hello(attendant=pb.DRIVER, gang=gang or 0, pid=self._machine.pid, host=self._machine.host)
-        self._following = Following(
-            self, host=setup.gangs.host, publisher=self.publisher, election=setup.election, connect=setup.connect,
-            moved=self.set_address, threads=self._threads, timeout_ms=setup.leader_timeout_ms, hello=hello, term=term,
-        )  # fmt: skip
-        self._watch_leader()
-
-    def _watch_leader(self) -> None:
-        if self._following is not None:
-            self._later("election", self._following.look, None)
-            self._timers.at(self._clock.now_ms() + LOOK_MS, self._watch_leader)
-
-    def lead_again(self) -> None:
-        """The leader elsewhere is gone: this driver leads, and its gang goes on. Any thread."""
-        self._mailbox.post(self._lead_again)
-
-    def _lead_again(self) -> None:
-        following, self._following = self._following, None
-        if following is None or self._setup.again is None:
-            return
-        log.warning("nobody leads: this driver takes over job=%s", self.job)
-        self._later("election", lambda _: following.close(), None)
-        self.set_address(self.address)
-        self._machine = self._setup.again()
-        self._adopts, self._beats = True, 0
-        self._later("log", self._blocking.read, None)
-
-    def led_to_its_end(self, status: str, error: str | None) -> None:
-        """The leader elsewhere has ended the job. Any thread."""
-        end = partial(self._fail, Failure(FailureKind.DEFECT, error or "the job has failed")) if status == "FAILED" else None
-        self._mailbox.post(end or partial(self._finish, status))
-
-    def led_elsewhere(self, status: str) -> None:
-        """What the leader elsewhere says. Any thread."""
-        if self._following is not None and not self._over:
-            self.status = status
-
-    # -- heartbeats --------------------------------------------------------------------------------------------------
-
-    def _beat_now(self) -> None:
-        """Say that this leader is there; and go on doing so."""
-        if self._setup.election is None or self._following is not None or self._machine.term is None or self._over:
-            return
-        self._beats += 1
-        slot = self._machine.log.next_slot - 1
-        self._later("beat", self._blocking.beat, (self._setup.election, self._heartbeat(), slot))
-        if not self._beating:
-            self._beating = True
-            self._timers.at(self._clock.now_ms() + self._setup.leader_timeout_ms // BEATS, self._beat_again)
-
-    def _beat_again(self) -> None:
-        self._beating = False
-        self._beat_now()
-
-    def _heartbeat(self) -> LeaderBeat:
-        machine = self._machine
-        host, pid, process = this_process()
-        assert machine.term is not None
-        return LeaderBeat(
-            term=machine.term, sequence=self._beats, leader=machine.leader, role=machine.role, host=host, pid=pid,
-            process=process, since_ms=self._since_ms, address=self.address, gang=machine.log.gang, status=self.status,
-            has_driver=self._setup.gangs.host.attached,
-        )  # fmt: skip
-
-    def _last_beat(self) -> None:
-        """Say how it ended: nobody needs to wait for this leader's silence. Only while nobody else leads."""
-        election = self._setup.election
-        if election is None or self._machine.term is None or self._following is not None or self.replaced_by is not None:
-            return
-        self._beats += 1
-        election.announce(self._heartbeat())
-
-    def _stepped_down(self, reason: do.StepDownReason) -> str:
+    def why_stepped_down(self, reason: do.StepDownReason) -> str:
         """A store or a sink that was waited for in vain has told more than the coordinator knows."""
         stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
         return stepped_down(reason) if stuck is None or isinstance(reason, do.Replaced) else f"gave up, {stuck}"
 
-    def _later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
+    def later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
         """Run blocking work on an executor; what it gives comes back as an event."""
 
         def done(future: Future[ev.Event | None]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
-                self._mailbox.post(partial(self._fail, _caused(name, error)))
+                self._mailbox.post(partial(self.give_up, caused(name, error)))
             elif not future.cancelled():
                 event = future.result()
                 if event is not None:
                     self._mailbox.post(partial(self.handle, event))
 
         self._threads.executor(name).submit(work, argument).add_done_callback(done)
-
-    # -- what to restore -------------------------------------------------------------------------------------------
-
-    def _choose_restore(self) -> None:
-        self._later("log", self._decide, None)
-
-    def _choose_again(self, why: str) -> None:
-        self._watch.failed(ProblemKind.RESTORE, why)
-        match self._restore_patience.failed():
-            case GiveUp(failures):
-                unread = f"the checkpoint to go on from can't be read: {why}"
-                self._fail(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
-            case RestartAfter(wait_ms):
-                self._timers.at(self._clock.now_ms() + wait_ms, self._choose_restore)
-
-    def _decide(self, _: None) -> ev.Event | None:
-        # The coordinator has looked into the log before it asked, and changes nothing until this is answered.
-        try:
-            decision = self.opening.resolve(self._machine.log)
-            # Another leader may have collected what seems to be damaged.
-            if isinstance(decision, FallBack | Refuse) and (replaced := self._blocking.replaced(self._machine.log.next_slot - 1)):
-                return replaced
-        except WAITED_FOR as error:
-            self._mailbox.post(partial(self._choose_again, str(error)))
-            return None
-        return self.opening.request(decision, self._machine.log)
 
     # -- outcomes --------------------------------------------------------------------------------------------------
 
@@ -663,24 +465,20 @@ class Leader:
                 if warning := self._streak.committed(effect.manifest.is_unaligned):
                     # Not raised as a warning: this thread must outlive whoever turns warnings into errors.
                     log.warning("ThresholdTooLow: %s job=%s", warning, self.job)
-                self._remember(committed(effect))
+                self._history.append(committed(effect))
                 self._requests.committed(effect.requests, effect.epoch, wait=effect.manifest.is_savepoint)
             case do.CheckpointAborted():
                 log.info("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
-                self._remember(aborted(effect))
+                self._history.append(aborted(effect))
                 self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
                 self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))
 
-    def _remember(self, record: dict[str, Any]) -> None:
-        self._history.append(record)
-        del self._history[:-HISTORY_MAX]
-
-    def _finish(self, status: str) -> None:
+    def finish(self, status: str) -> None:
         self.status = status
         self._over = True
 
-    def _fail(self, cause: Failure, failures: int = 1) -> None:
+    def give_up(self, cause: Failure, failures: int = 1) -> None:
         if self.status in ("FINISHED", "STOPPED", "FAILED"):
             return
         text = cause.text if failures <= 1 else f"{cause.text} (failed {failures} times without progress)"
@@ -694,14 +492,5 @@ class Leader:
 
     def died(self, death: ThreadDied) -> None:
         """The leader's own thread is gone: the job has failed, and whoever waits for it is told."""
-        self._fail(_caused("the leader died", death))
+        self.give_up(caused("the leader died", death))
         self.ended.set()
-
-
-def _caused(what: str, error: BaseException) -> Failure:
-    """Work on the driver failed. With the traceback: of ``for_each_batch`` and of own sinks it is the user's."""
-    if isinstance(error, FencedError):  # it says all there is to say
-        return Failure(FailureKind.DEFECT, str(error), None, type(error).__name__)
-    cause = error.__cause__ if isinstance(error, ThreadDied) and error.__cause__ is not None else error
-    lines = "".join(traceback.format_exception(cause))
-    return Failure(kind_of(error), f"{what}: {error!r}", None, type(error).__name__, where_of(cause), lines)

@@ -196,7 +196,7 @@ def _prepare(
     server = _control_server(leader, launches.secret, options, control)
     leader.on_end = feeds.then(server.close)
     launches.set_address(server.address)
-    leader.address, leader.set_address = server.address, launches.set_address
+    leader.succession.address, leader.succession.set_address = server.address, launches.set_address
     if setup.election is not None:
         write_description(setup.log.store, plan.job, leader.term, _description(setup, options))
     launches.base = NodeSetup(
