@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -89,3 +92,104 @@ def test_a_coordinator_that_resigns_leaves_the_job_to_its_driver(jobs: Jobs, lea
     assert job.await_termination(30)
     assert found_counts(sink) == expected_counts(table)
     assert job.metrics()["restarts"] == 0
+
+
+# -- coordinators in processes of their own ------------------------------------------------------------------------------------
+
+
+class Process:
+    """``tidegate coordinator`` as a user would start it."""
+
+    def __init__(self, store: str, job: str, *options: str) -> None:
+        command = [sys.executable, "-m", "tidegate.cli.main", "coordinator", store, "--job", job, *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self.process.wait(30)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for each in started:
+        each.close()
+
+
+class Gaps:
+    """The longest time without a row at the source."""
+
+    def __init__(self, source: GatedSource) -> None:
+        self._source = source
+        self._over = threading.Event()
+        self.longest_s = 0.0
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        seen, since = self._source.given, time.monotonic()
+        while not self._over.wait(0.01):
+            now = time.monotonic()
+            if self._source.given != seen:
+                self.longest_s = max(self.longest_s, now - since)
+                seen, since = self._source.given, now
+        self.longest_s = max(self.longest_s, time.monotonic() - since)
+
+    def close(self) -> float:
+        self._over.set()
+        self._thread.join()
+        return self.longest_s
+
+
+def pacing(source: GatedSource, over: threading.Event) -> threading.Thread:
+    """Let some rows through all the time."""
+
+    def pace() -> None:
+        while not over.wait(0.02):
+            source.allow(20)
+
+    thread = threading.Thread(target=pace)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
+def test_coordinator_failover_and_recovery(jobs: Jobs, processes: list[Process], number: int) -> None:
+    table = events(60_000)
+    source, sink = GatedSource(table, rows_per_poll=20, allowed=1_000), MemorySink()
+    job = jobs.start(tg.Pipeline("w", counts(tg.from_source(source)).write(sink)), interval="200ms")
+    until(lambda: job.metrics()["checkpoints_committed"] >= 2)
+    over = threading.Event()
+    thread = pacing(source, over)
+    try:
+        processes.append(Process(jobs.store, "w", "--takeover"))
+        term = until(lambda: jobs.view("w").term, "the coordinator's term")
+        until(lambda: sum(m.term == term for m in jobs.manifests("w")) >= 3, "its checkpoints")
+        gaps = Gaps(source)
+        processes[0].kill(number)
+        began = time.monotonic()
+        until(lambda: any(m.term > term for m in jobs.manifests("w")), "a checkpoint of the next leader")
+        took_s, gap_s = time.monotonic() - began, gaps.close()
+        print(f"next commit after {took_s:.2f} s, longest gap {1000 * gap_s:.0f} ms")
+    finally:
+        over.set()
+        thread.join()
+    assert took_s < 5
+    assert gap_s < 0.25
+    if number == signal.SIGSTOP:
+        processes[0].kill(signal.SIGCONT)
+    source.allow()
+    assert job.await_termination(30)
+    assert found_counts(sink) == expected_counts(table)
+    assert job.metrics()["restarts"] == 0 and {m.gang for m in jobs.manifests("w")} == {0}
+    if number == signal.SIGSTOP:
+        processes[0].process.wait(30)
+        told = processes[0].process.communicate()[0]
+        assert "replaced by the driver process" in told and "status=FINISHED" in told, told
