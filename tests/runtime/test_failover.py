@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +18,6 @@ from tidegate.core.log.view import Takeover
 from tidegate.runtime.coordinator import Coordinator
 from tidegate.runtime.token import read_secret, token_path
 from tidegate.store.open import absolute_url
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEGATE_HOME", str(tmp_path / "home"))
 
 
 class Leading:
@@ -112,6 +106,7 @@ class Process:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
+        if self.process.stdout is not None and not self.process.stdout.closed:
             self.process.communicate()
 
 

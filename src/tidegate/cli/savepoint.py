@@ -8,9 +8,7 @@ from tidegate.cli.ask import add_job, asked, tell
 from tidegate.cli.output import Output
 
 HELP = "have a running job take a savepoint"
-DESCRIPTION = (
-    "Ask the leader of JOB for an aligned checkpoint that is kept, and have it copied to PATH. Start from it with --restore PATH."
-)
+DESCRIPTION = "Ask the leader of JOB for an aligned checkpoint that is kept, and have it copied to PATH."
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:

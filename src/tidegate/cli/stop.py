@@ -9,8 +9,8 @@ from tidegate.cli.output import Output
 
 HELP = "stop a running job"
 DESCRIPTION = (
-    "Ask the leader of JOB to stop it, after a savepoint if a path is given. What no checkpoint has committed is done again by the "
-    "next start."
+    "Ask the leader of JOB to stop it, after a savepoint if a path is given. What no checkpoint has committed is done again "
+    "by the next start."
 )
 
 

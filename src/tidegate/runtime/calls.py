@@ -57,10 +57,11 @@ class Calls:
         except TidegateError as error:
             future.set_exception(error)
 
-    def lost(self, reason: Exception) -> None:
-        """The line is gone: whoever waits is told that nobody knows whether it was done."""
+    def lost(self, reason: Exception, *, heard: bool = True) -> None:
+        """The line is gone: whoever waits is told that nobody knows whether it was done; unless there never was one."""
+        known = f"the line was lost before an answer came, it may have been done: {reason}" if heard else str(reason)
         with self._lock:
-            self._lost = RetryableError(f"the line was lost before an answer came, it may have been done: {reason}")
+            self._lost = RetryableError(known)
             waiting, self._open = list(self._open.values()), {}
         for future in waiting:
             future.set_exception(self._lost)

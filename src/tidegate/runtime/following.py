@@ -61,7 +61,7 @@ class Following:
         publisher: Publisher,
         election: Election,
         connect: Connect,
-        moved: Callable[[str], None],
+        moved: Callable[[str, int], None],
         threads: Threads,
         timeout_ms: int,
         hello: pb.Hello,
@@ -102,7 +102,7 @@ class Following:
     def leader_found(self, beat: LeaderBeat) -> None:
         """Say hello, and what runs here."""
         self._broken = False
-        self._moved(beat.address)
+        self._moved(beat.address, beat.term)
         self._calls = Calls(lambda call: self._line.send(pb.NodeMessage(term=self._term, call=call)))
         self._line.send(pb.NodeMessage(term=self._term, hello=self._hello))
         log.info("following the leader: %s job=%s", beat.whereabouts, self._owner.job)

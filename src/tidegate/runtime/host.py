@@ -60,6 +60,8 @@ class Launch:
     stall_timeout_s: float = STALL_TIMEOUT_S
     election_url: str | None = None
     """Where leaders say that they are there; ``None``: a node that loses its leader gives up."""
+    term: int = -1
+    """The term of the leader that launches it."""
     coordinator_grace_s: float = GRACE_S
     """How long a node works without a leader."""
     sealed: bool = False
@@ -148,7 +150,13 @@ def _leader_line(launch: Launch, contact: FirstContact, activity: Activity) -> L
     election = None if launch.election_url is None else open_election(launch.election_url, launch.setup.plan.job)
     gang = launch.setup.gang
     return LeaderLine(
-        contact, connect, launch.coordinator, election=election, gang=lambda: gang, grace_s=launch.coordinator_grace_s
+        contact,
+        connect,
+        launch.coordinator,
+        election=election,
+        gang=lambda: gang,
+        grace_s=launch.coordinator_grace_s,
+        term=launch.term,
     )
 
 

@@ -38,10 +38,16 @@ class OperatorLine:
         secret = read_secret(token_path(store_url, job) if token_file is None else Path(token_file))
         self.beat = leader_of(store_url, job, SILENCE_MS)
         self._calls = Calls(lambda call: self._client.send(pb.NodeMessage(call=call)))
-        self._client = control_client(self.beat.address, secret, self._said, self._calls.lost, tls, SILENCE_MS)
+        self._heard = False
+        self._client = control_client(self.beat.address, secret, self._said, self._lost, tls, SILENCE_MS)
         self._client.send(pb.NodeMessage(hello=pb.Hello(attendant=pb.OPERATOR)))
 
+    def _lost(self, reason: Exception) -> None:
+        hint = "" if self._heard else "; is this token (--token-file) the job's own?"
+        self._calls.lost(RetryableError(f"the leader can't be asked: {reason}{hint} {self.beat.whereabouts}"), heard=self._heard)
+
     def _said(self, message: pb.CoordinatorMessage) -> None:
+        self._heard = True
         if message.WhichOneof("body") == "reply":
             self._calls.replied(message.reply)
 

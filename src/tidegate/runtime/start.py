@@ -195,8 +195,8 @@ def _prepare(
     feeds.start(leader.fail)
     server = _control_server(leader, launches.secret, options, control)
     leader.on_end = feeds.then(server.close)
-    launches.set_address(server.address)
-    leader.succession.address, leader.succession.set_address = server.address, launches.set_address
+    launches.led_from(server.address, leader.term)
+    leader.succession.address, leader.succession.led_from = server.address, launches.led_from
     if setup.election is not None:
         write_description(setup.log.store, plan.job, leader.term, _description(setup, options))
     launches.base = NodeSetup(
@@ -217,12 +217,12 @@ class _Launches:
         self._place = place
         self._options = options
         self.secret = secret
-        self.address = ""
+        self._address, self._term = "", -1
         self.base: NodeSetup | None = None
 
-    def set_address(self, address: str) -> None:
-        """Where the leader of the next gang is."""
-        self.address = address
+    def led_from(self, address: str, term: int) -> None:
+        """Where the leader of the next gang is, and its term."""
+        self._address, self._term = address, term
 
     def connect(self, address: str, on_message: OnMessage, on_lost: OnLost) -> ControlClient:
         """A line of this driver's own to a leader elsewhere."""
@@ -235,7 +235,7 @@ class _Launches:
         setup = replace(self.base, gang=gang)
         return Launch(
             setup,
-            self.address,
+            self._address,
             self.secret,
             self._place,
             restore_url,
@@ -243,6 +243,7 @@ class _Launches:
             options.tls,
             stall_timeout_s=options.stall_timeout_ms / 1000,
             election_url=self._place if fails_over(self._place, options) else None,
+            term=self._term,
             coordinator_grace_s=options.coordinator_grace_ms / 1000,
             sealed=needs_seal(options.bind, options.tls, options.allow_plaintext),
         )

@@ -111,8 +111,8 @@ class Succession:
         self.since_ms = clock.wall_ms()
         self.address = ""
         """Where nodes find this leader."""
-        self.set_address: Callable[[str], None] = lambda address: None
-        """Tells the next gang where its leader is."""
+        self.led_from: Callable[[str, int], None] = lambda address, term: None
+        """Tells the next gang where its leader is, and its term."""
 
     # -- the gang of an earlier leader -----------------------------------------------------------------------------
 
@@ -121,6 +121,8 @@ class Succession:
         term = self._leader.machine.term
         if isinstance(self._host, RemoteDriver) and term is not None:
             self._host.term = term
+        elif self.address and term is not None:
+            self.led_from(self.address, term)
         self.beat()
 
     def resolve(self) -> None:
@@ -192,7 +194,7 @@ class Succession:
             publisher=setup.publisher,
             election=setup.election,
             connect=setup.connect,
-            moved=self.set_address,
+            moved=self.led_from,
             threads=self._threads,
             timeout_ms=setup.leader_timeout_ms,
             hello=pb.Hello(attendant=pb.DRIVER, gang=gang or 0, pid=machine.pid, host=machine.host),
@@ -230,7 +232,6 @@ class Succession:
             return
         log.warning("nobody leads: this driver takes over job=%s", self._leader.job)
         self._leader.later("election", lambda _: following.close(), None)
-        self.set_address(self.address)
         self.adopts, self._beats = True, 0
         self._leader.lead_with(self._setup.again())
 

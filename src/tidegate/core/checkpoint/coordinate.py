@@ -46,14 +46,9 @@ class DistributedCheckpointCoordinator(Leader):
     """One leader's reign: made for one election. The next needs a new object with a new ``leader`` name."""
 
     def __init__(
-        self,
-        shape: PlanShape,
-        config: DistributedCheckpointConfig,
-        leader: str,
-        host: str = "",
-        pid: int = 0,
+        self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0,
         role: Role = "driver",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(config, leader, host, pid, role)
         self.shape = shape
         self.attempt: Attempt | None = None

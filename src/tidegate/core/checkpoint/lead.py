@@ -105,10 +105,8 @@ class Leader:
                 self._step_down(Replaced(None, entry.slot, entry.why))
             case Taken(entry, _):
                 self._step_down(Replaced(entry if isinstance(entry, Takeover) else None, entry.slot))
-            case StillOpen():
-                pass
-            case NotAsked():
-                self.metrics.stale_messages += 1
+            case StillOpen() | NotAsked():
+                self.metrics.stale_messages += isinstance(outcome, NotAsked)
             case _:
                 assert_never(outcome)
 
@@ -319,15 +317,12 @@ class Leader:
                 self._out.append(order)
 
     def _publish(self, now_ms: int) -> None:
-        if self.mode not in PUBLISHING and not self._stops_last():
+        if self.mode not in PUBLISHING and not (self.mode is Mode.SETTLING and self._stopping):
             return
         if self._publisher.exhausted:
             self._step_down(Unpublishable(self.config.publish_tries_max, self._publisher.why))
         elif order := self._publisher.next(self.log.gang, now_ms):
             self._out.append(order)
-
-    def _stops_last(self) -> bool:
-        return self.mode is Mode.SETTLING and self._stopping
 
     def _recovered(self) -> None:
         head = self.log.head
