@@ -167,17 +167,20 @@ def test_coordinator_failover_and_recovery(jobs: Jobs, processes: list[Process],
         processes.append(Process(jobs.store, "w", "--takeover"))
         term = until(lambda: jobs.view("w").term, "the coordinator's term")
         until(lambda: sum(m.term == term for m in jobs.manifests("w")) >= 3, "its checkpoints")
+        usual = Gaps(source)
+        time.sleep(2)
+        usual_s = usual.close()
         gaps = Gaps(source)
         processes[0].kill(number)
         began = time.monotonic()
         until(lambda: any(m.term > term for m in jobs.manifests("w")), "a checkpoint of the next leader")
         took_s, gap_s = time.monotonic() - began, gaps.close()
-        print(f"next commit after {took_s:.2f} s, longest gap {1000 * gap_s:.0f} ms")
+        print(f"next commit after {took_s:.2f} s, longest gap {1000 * gap_s:.0f} ms, usually {1000 * usual_s:.0f} ms")
     finally:
         over.set()
         thread.join()
     assert took_s < 5
-    assert gap_s < 0.25
+    assert gap_s < max(0.25, 2 * usual_s), "a busy machine has gaps of its own"
     if number == signal.SIGSTOP:
         processes[0].kill(signal.SIGCONT)
     source.allow()

@@ -35,7 +35,7 @@ def contend(election: Election, job: str, how: Contend, timeout_ms: int) -> None
                 if how == "refuse":
                     raise _refusal(job, beat)
                 if not waiting:
-                    log.info("standing by: %s job=%s", beat.whereabouts, job)
+                    log.warning("standing by: %s job=%s", beat.whereabouts, job)
                 waiting = True
                 time.sleep(STANDBY_LOOK_S)
             case Vacant(LeaderBeat(status="STOPPED" | "FINISHED") as beat) if waiting:
