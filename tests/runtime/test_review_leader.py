@@ -55,7 +55,7 @@ def test_whoever_waits_for_the_end_is_told_although_winding_up_fails(broken: str
     def gone(*args: Any) -> Any:
         raise ConnectionRefusedError("the JVM is gone")
 
-    launcher: WorldGang = world.leader._setup.gangs.launcher  # type: ignore[assignment]
+    launcher: WorldGang = world.leader._setup.gangs.host._launcher  # type: ignore[attr-defined]
     if broken == "on_end":
         world.leader.on_end = gone
     else:

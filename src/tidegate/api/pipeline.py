@@ -93,6 +93,11 @@ class Pipeline:
         ``append=True``, from a savepoint, adds to sinks that hold what the savepoint's job had written;
         ``stall_timeout``, how long a node may say nothing before it counts as lost; ``join_timeout``, how
         long the driver waits for the next node while a gang comes up.
+
+        A job that somebody runs already is refused; ``standby=True`` waits beside it and takes over when its leader
+        has said nothing for ``leader_timeout`` (``"3s"``), ``takeover=True`` replaces it at once. ``coordinator_grace``
+        is how long nodes work without a leader; ``token_file`` where the job's key is, for whoever operates it
+        from outside.
         """
         self._check_start(parallelism, checkpoint, restore)
         from tidegate.api.start import start_job

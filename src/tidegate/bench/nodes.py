@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -53,6 +55,7 @@ BLOCK_ROWS = 1_000
 WAIT_S = 60.0
 INTERVAL = "1s"
 BY_HAND = tg.CheckpointConfig(interval="1h", timeout="60s")
+EVERY_200_MS = tg.CheckpointConfig(interval="200ms", timeout="60s")
 
 # -- manifests -----------------------------------------------------------------------------------------------
 
@@ -271,12 +274,12 @@ def _block(node: int, block: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([times, pa.array(keys), payload], schema=SCHEMA)
 
 
-def _start(source: Waiting, place: Path) -> Job:
+def _start(source: Waiting, place: Path, checkpoint: tg.CheckpointConfig = BY_HAND) -> Job:
     """A job that keeps all rows of ``source`` as state. Gives it when they are all in."""
     left, right = tg.from_source(source), tg.from_source(Waiting(0))
     joined = left.join(right, on="key", window=tg.tumbling("1h"))
     pipeline = tg.Pipeline("bench", joined.write_parquet(place / "out"))
-    job = on_threads(pipeline, NODES, str(place / "store"), BY_HAND)
+    job = on_threads(pipeline, NODES, str(place / "store"), checkpoint)
     try:
         _await(job, source.rows_per_split * NODES)
     except BaseException:
@@ -336,25 +339,39 @@ def distributed_checkpoint(place: Path, jobs: int, state_bytes: int) -> Reading:
 
 
 def leader_failover(place: Path, takeovers: int) -> Reading:
-    """A new leader takes a job over from one that still thinks it leads, up to the first checkpoint of its own."""
-    leading = _start(Waiting(0), place)
+    """A coordinator that leads is killed: from the kill to the next commit, with the same gang."""
+    log = LogStore(open_store(str(place / "store")), "bench")
+    job = _start(Waiting(0), place, EVERY_200_MS)
     values = []
     try:
-        leading.checkpoint(60_000)
         for _ in range(takeovers):
-            begun = time.perf_counter()
-            newer = _start(Waiting(0), place)
-            older, leading = leading, newer
+            before = log.view().term or 0
+            asked = ["coordinator", str(place / "store"), "--job", "bench", "--takeover"]
+            command = [sys.executable, "-m", "tidegate.cli.main", *asked]
+            coordinator = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
-                newer.checkpoint(60_000)
-                values.append(time.perf_counter() - begun)
+                term = _await_commit(log, before)
+                begun = time.perf_counter()
             finally:
-                older.stop()
+                coordinator.kill()
+                coordinator.wait()
+            _await_commit(log, term)
+            values.append(time.perf_counter() - begun)
     finally:
-        leading.stop()
+        job.stop()
         shutil.rmtree(place, ignore_errors=True)
-    what = "start of a second leader to its first commit, 3 nodes as threads; without noticing the loss and without Spark"
+    what = "kill -9 of a leading coordinator to the next commit, 3 nodes as threads that go on; the loss is noticed too"
     return Reading(name="bench_leader_failover", values=tuple(values), unit="s", target=5, what=what)
+
+
+def _await_commit(log: LogStore, term: int) -> int:
+    """Wait for a commit of a later term than this; gives its term."""
+    deadline = time.monotonic() + WAIT_S
+    while (head := log.view().head) is None or head.term <= term:
+        if time.monotonic() > deadline:
+            raise JobFailedError(f"no leader committed within {WAIT_S:.0f} s job={log.paths.job}")
+        time.sleep(0.01)
+    return head.term
 
 
 # -- rows with and without checkpoints -----------------------------------------------------------------------

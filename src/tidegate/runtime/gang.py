@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +37,78 @@ class Launcher(Protocol):
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end; True when it came."""
+
+
+class GangHost(Protocol):
+    """Where gangs run, as a leader sees it: its own driver, or one that is elsewhere. At most one gang at a time."""
+
+    @property
+    def attached(self) -> bool:
+        """A gang could be started now."""
+
+    def start(self, gang: GangNumber, restore_url: str | None, on_exit: Callable[[Exit | None], None]) -> None:
+        """Start a gang; ``on_exit`` is called once, when all of its processes have ended. Never blocks for long."""
+
+    def watch(self, gang: GangNumber, on_exit: Callable[[Exit | None], None]) -> None:
+        """Say when the gang that runs already has ended: at once, if it does not run."""
+
+    def running(self) -> int | None:
+        """How many of its processes run now; ``None``: not known. Never blocks for long."""
+
+    def cancel(self) -> None:
+        """End by force what is still running. Never blocks for long."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; True when it came."""
+
+
+class LocalHost:
+    """Gangs of this process's own launcher. ``launch`` makes what a gang's processes are told."""
+
+    attached = True
+
+    def __init__(self, launcher: Launcher, launch: Callable[[GangNumber, str | None], Launch]) -> None:
+        self._launcher = launcher
+        self._launch = launch
+        self._lock = threading.Lock()
+        self._gang: GangNumber | None = None
+        self._on_exit: Callable[[Exit | None], None] = lambda why: None
+
+    def start(self, gang: GangNumber, restore_url: str | None, on_exit: Callable[[Exit | None], None]) -> None:
+        """Launch it."""
+        launch = self._launch(gang, restore_url)
+        with self._lock:
+            self._gang, self._on_exit = gang, on_exit
+        self._launcher.start(launch, partial(self._exited, gang))
+
+    def watch(self, gang: GangNumber, on_exit: Callable[[Exit | None], None]) -> None:
+        """Whoever asked before is told nothing any more."""
+        with self._lock:
+            runs = self._gang == gang
+            if runs:
+                self._on_exit = on_exit
+        if not runs:
+            on_exit(Exit(FailureKind.LOST, "it does not run"))
+
+    @property
+    def gang(self) -> GangNumber | None:
+        """The gang whose processes run; ``None``: none."""
+        return self._gang
+
+    def _exited(self, gang: GangNumber, why: Exit | None) -> None:
+        with self._lock:
+            on_exit = self._on_exit
+            self._gang = None
+        on_exit(why)
+
+    def running(self) -> int | None:
+        return self._launcher.running()
+
+    def cancel(self) -> None:
+        self._launcher.cancel()
+
+    def join(self, timeout_s: float) -> bool:
+        return self._launcher.join(timeout_s)
 
 
 class NodeConnection(Protocol):
@@ -78,8 +152,12 @@ class Member:
 class GangState:
     """Facts about the gang under way. Leader thread only."""
 
-    def __init__(self, number: GangNumber, size: int, manifest: CheckpointManifest | None, term: Term = NO_TERM) -> None:
+    def __init__(
+        self, number: GangNumber, size: int, manifest: CheckpointManifest | None, term: Term = NO_TERM, *, adopting: bool = False
+    ) -> None:
         self.number = number
+        self.adopting = adopting
+        """It was started by an earlier leader, and its nodes are coming over."""
         self.term = term
         self.manifest = manifest
         self._size = size
@@ -99,15 +177,37 @@ class GangState:
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the gang is over already")))
             return False
         self.members[NodeId(hello.node)] = Member(connection, hello.address, hello.pid, hello.host)
+        if self.adopting and hello.rejoins:
+            self.tell(NodeId(hello.node), pb.CoordinatorMessage(adopted=self._adopted()))
         # One that could not be built only comes to say why: a gang with it never runs.
         return len(self.members) == self._size and not any(m.connection.hello.unable for m in self.members.values())
 
     def welcome(self) -> None:
         """Tell every node its peers and what to restore."""
+        self.welcomed = True
+        self.tell_all(pb.CoordinatorMessage(welcome=self._welcome()))
+
+    def adopt(self) -> None:
+        """All are there. Those that the earlier leader did not welcome any more are welcome now."""
+        self.adopting, self.welcomed = False, True
+        for node, member in self.members.items():
+            if not member.connection.hello.rejoins:
+                self.tell(node, pb.CoordinatorMessage(welcome=self._welcome()))
+
+    @property
+    def draining(self) -> bool:
+        """A node was told to read no more, by an earlier leader."""
+        return any(member.connection.hello.draining for member in self.members.values())
+
+    def _adopted(self) -> pb.Adopted:
+        if self.manifest is None:
+            return pb.Adopted(epoch=-1)
+        return pb.Adopted(epoch=self.manifest.epoch, checkpoint_id=self.manifest.checkpoint_id)
+
+    def _welcome(self) -> pb.Welcome:
         peers = [pb.Peer(node=node, address=member.address) for node, member in self.members.items()]
         restore = b"" if self.manifest is None else self.manifest.to_json()
-        self.welcomed = True
-        self.tell_all(pb.CoordinatorMessage(welcome=pb.Welcome(gang=self.number, peers=peers, restore=restore)))
+        return pb.Welcome(gang=self.number, peers=peers, restore=restore)
 
     def tell(self, node: NodeId, message: pb.CoordinatorMessage) -> None:
         """Say something to one node, if it is there."""
@@ -127,7 +227,7 @@ class GangState:
 
     def is_stale(self, message: pb.NodeMessage) -> bool:
         """It was said in another gang, or to another leader. A node that was not welcomed yet knows no term."""
-        known = message.term == self.term or (message.term == 0 and not self.welcomed)
+        known = message.term == self.term or (message.term == 0 and not self.welcomed) or self.adopting
         return message.gang != self.number or not known
 
     def stop(self, reason: str) -> None:

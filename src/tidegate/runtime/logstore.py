@@ -141,12 +141,12 @@ class LogStore:
         try:
             newest = max(self.slots(), default=-1)
             if newest > slot:
-                return Followed(self._in_force())
+                return Followed(self.in_force())
         except RetryableError as error:
             return Unknown(str(error))
         return Last() if newest == slot else Unknown(f"slot {slot} of the log is not listed")
 
-    def _in_force(self) -> Takeover | None:
+    def in_force(self) -> Takeover | None:
         """The takeover of whoever leads, as far as it can be read."""
         try:
             term = self.view().term

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidegate.clock import Clock
 from tidegate.core.barrier.inject import InjectBarrierCommand
 from tidegate.core.barrier.messages import StreamMessage
+from tidegate.core.failure.election import LeaderBeat
 from tidegate.errors import ProtocolError, RetryableError, ThreadDied, TidegateError
 from tidegate.ids import Epoch, NodeId, Term
 from tidegate.runtime.activity import Activity
@@ -85,6 +86,7 @@ class Node:
         self._connecting = False
         self._interrupted = False
         self._term = 0
+        self._hello = pb.Hello()
         self._stale_commands = 0
         self._drained_said = False
         self._idle_ms = IDLE_WAIT_MS
@@ -114,6 +116,12 @@ class Node:
             self._interrupt()
         self._mailbox.post(partial(self._commanded, message))
 
+    def leader_lost(self, reason: Exception) -> None:
+        self._mailbox.post(partial(self._leaderless, reason))
+
+    def leader_found(self, beat: LeaderBeat) -> None:
+        self._mailbox.post(self._rejoin)
+
     def control_lost(self, reason: Exception) -> None:
         self._interrupt()
         lost = reason if isinstance(reason, ThreadDied) else PeerLost(f"the coordinator was lost: {reason}")
@@ -134,8 +142,8 @@ class Node:
         try:
             for channel, schema in self._assembly.inbound_remote():
                 transport.expect(channel, schema)
-            hello = pb.Hello(node=self._setup.node, gang=self._setup.gang, address=transport.address, pid=pid, host=host)
-            self._say(pb.NodeMessage(hello=hello))
+            self._hello = pb.Hello(node=self._setup.node, gang=self._setup.gang, address=transport.address, pid=pid, host=host)
+            self._say(pb.NodeMessage(hello=self._hello))
             self._loop()
         except Exception as error:
             self._report(error)
@@ -296,7 +304,10 @@ class Node:
                 pass  # every task has ended, so Started had their last state already
             case "stop":
                 self._outcome = message.stop.reason or "stopped"
+            case "adopted":
+                self._adopted(message.adopted)
             case "drain":
+                self._hello.draining = True
                 for task in self._assembly.tasks:
                     if task.reader is not None:
                         task.reader.drain()
@@ -320,6 +331,24 @@ class Node:
         for channel, message in early:
             self._received(channel, message)
         self._timers.at(self._clock.now_ms(), self._progress)
+
+    # -- leaders come and go; the data does not wait for them -----------------------------------------------------------
+
+    def _leaderless(self, reason: Exception) -> None:
+        """The attempt in progress is dead: nobody waits for it, and what it holds back goes on."""
+        log.warning("node %s goes on without a leader: %s", self._setup.node, reason)
+        self._abort(((self._term + 1) << 32) - 1, "the leader was lost")
+
+    def _rejoin(self) -> None:
+        self._hello.rejoins = self._running
+        self._say(pb.NodeMessage(hello=self._hello))
+
+    def _adopted(self, adopted: pb.Adopted) -> None:
+        """Another leader goes on with this gang: what it knows to be committed is, everything else below its term is dead."""
+        if adopted.epoch >= 0:
+            self._checkpointer.committed(Epoch(adopted.epoch), adopted.checkpoint_id)
+        self._abort(self._term << 32, "another leader has taken over")
+        self._drained_said = False  # whoever heard it is gone
 
     def _started(self, started: pb.Started) -> None:
         """A checkpoint begins somewhere: from now on its deadline counts here, barrier or not."""

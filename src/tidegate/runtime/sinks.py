@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -37,6 +37,34 @@ from tidegate.plan.connector import Committable, Sink
 from tidegate.plan.physical import PhysicalPlan
 
 log = logging.getLogger("tidegate")
+
+
+class Sinks(Protocol):
+    """A job's sinks, as a leader needs them: its driver's own, or those of a driver elsewhere. Calls block."""
+
+    clear_wanted: bool
+
+    @property
+    def hiding(self) -> dict[str, bool]:
+        """What the sinks can hide."""
+
+    def publish(self, committables: Iterable[CommittableEntry]) -> None:
+        """Make these visible. Idempotent."""
+
+    def hide(self, committables: Iterable[CommittableEntry]) -> None:
+        """Take these out of sight. Idempotent."""
+
+    def hide_unnamed(self, gang: GangNumber, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
+        """Take out of sight what gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""
+
+    def clear(self) -> None:
+        """Delete what sinks show. Idempotent."""
+
+    def sweep(self, gang: GangNumber, keep: Iterable[CommittableEntry]) -> None:
+        """Delete what gangs before this one staged and no manifest names."""
+
+    def release(self) -> None:
+        """Others may take the sinks."""
 
 
 class Publisher:

@@ -20,6 +20,7 @@ from tidegate.core.checkpoint.mode import OVER, Mode
 from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck
 from tidegate.core.checkpoint.schedule import Schedule
+from tidegate.core.log.entries import Role
 from tidegate.core.log.retain import kept_objects, oldest_restorable, resumable
 from tidegate.core.log.view import Commit, encode_entry
 from tidegate.errors import (
@@ -44,8 +45,11 @@ ABORTS_PER_COLLECTION = 8
 class DistributedCheckpointCoordinator(Leader):
     """One leader's reign: made for one election. The next needs a new object with a new ``leader`` name."""
 
-    def __init__(self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0) -> None:
-        super().__init__(config, leader, host, pid)
+    def __init__(
+        self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0,
+        role: Role = "driver",
+    ) -> None:  # fmt: skip
+        super().__init__(config, leader, host, pid, role)
         self.shape = shape
         self.attempt: Attempt | None = None
         self.alignment_timeout = config.adaptive_alignment_timeout

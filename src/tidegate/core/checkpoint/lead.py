@@ -44,6 +44,7 @@ from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheck
 from tidegate.core.checkpoint.publish import Publisher
 from tidegate.core.log.append import Landed, LogAppender, NotAsked, PutOutcome, StillOpen, Taken
 from tidegate.core.log.confirm import LogConfirmer
+from tidegate.core.log.entries import Role
 from tidegate.core.log.retain import trim_bound
 from tidegate.core.log.view import Base, Commit, Damaged, LogEntry, LogView, Restore, Takeover
 from tidegate.errors import CorruptDataError, ProtocolError, UnexpectedPhase
@@ -56,9 +57,11 @@ class Leader:
     ``host`` and ``pid`` are for people: who is told that it was replaced wants to know by whom.
     """
 
-    def __init__(self, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0) -> None:
+    def __init__(
+        self, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0, role: Role = "driver"
+    ) -> None:
         self.config = config
-        self.leader, self.host, self.pid = leader, host, pid
+        self.leader, self.host, self.pid, self.role = leader, host, pid, role
         self.log = LogView()
         self.term: Term | None = None
         self.mode = Mode.READING
@@ -102,10 +105,8 @@ class Leader:
                 self._step_down(Replaced(None, entry.slot, entry.why))
             case Taken(entry, _):
                 self._step_down(Replaced(entry if isinstance(entry, Takeover) else None, entry.slot))
-            case StillOpen():
-                pass
-            case NotAsked():
-                self.metrics.stale_messages += 1
+            case StillOpen() | NotAsked():
+                self.metrics.stale_messages += isinstance(outcome, NotAsked)
             case _:
                 assert_never(outcome)
 
@@ -171,6 +172,7 @@ class Leader:
             host=self.host,
             pid=self.pid,
             wall_ms=self._wall_ms,
+            role=self.role,
         )
         self._out.append(self._appender.put(entry, now_ms))
 
@@ -315,15 +317,12 @@ class Leader:
                 self._out.append(order)
 
     def _publish(self, now_ms: int) -> None:
-        if self.mode not in PUBLISHING and not self._stops_last():
+        if self.mode not in PUBLISHING and not (self.mode is Mode.SETTLING and self._stopping):
             return
         if self._publisher.exhausted:
             self._step_down(Unpublishable(self.config.publish_tries_max, self._publisher.why))
         elif order := self._publisher.next(self.log.gang, now_ms):
             self._out.append(order)
-
-    def _stops_last(self) -> bool:
-        return self.mode is Mode.SETTLING and self._stopping
 
     def _recovered(self) -> None:
         head = self.log.head

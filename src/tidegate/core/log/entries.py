@@ -24,6 +24,10 @@ FLIPS_MAX = 4
 """So many changed bits leave an entry's opening recognisable. The openings differ in far more than twice as many."""
 
 
+Role: TypeAlias = Literal["driver", "coordinator"]
+"""A driver starts gangs of its own; a coordinator goes on with the one that it finds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
     """A leader's term begins. The term is the slot. ``host``, ``pid`` and ``wall_ms`` tell people who it is and since when."""
@@ -36,6 +40,7 @@ class Takeover:
     host: str = ""
     pid: int = 0
     wall_ms: int = 0
+    role: Role = "driver"
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -83,7 +88,7 @@ _KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, 
 _OPENINGS: dict[Kind, bytes] = {kind: f'{{"kind":"{kind}","slot":'.encode() for kind in ("takeover", "commit", "restore", "base")}
 OPENING_BYTES = max(map(len, _OPENINGS.values()))
 """So many bytes of an entry tell its kind."""
-_ADDED: dict[object, dict[str, object]] = {"takeover": {"host": "", "pid": 0, "wall_ms": 0}}
+_ADDED: dict[object, dict[str, object]] = {"takeover": {"host": "", "pid": 0, "wall_ms": 0, "role": "driver"}}
 """Keys that entries of earlier versions lack."""
 
 
