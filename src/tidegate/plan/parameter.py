@@ -190,11 +190,17 @@ def _parts(thing: object) -> Iterable[object]:
         case ModuleType() | type() | str() | bytes() | int() | float() | None:
             return ()
         case _:
-            own = vars(thing).values() if hasattr(thing, "__dict__") else ()
-            methods = (
-                [each for each in vars(type(thing)).values() if isinstance(each, FunctionType)] if own or callable(thing) else []
-            )
-            return (*own, *methods)
+            return _attributes(thing)
+
+
+def _attributes(thing: object) -> Iterable[object]:
+    """Of an object: its own, and the methods of its class."""
+    try:
+        own = tuple(vars(thing).values())
+    except TypeError:  # it has none of its own
+        own = ()
+    methods = [each for each in vars(type(thing)).values() if isinstance(each, FunctionType)]
+    return (*own, *methods) if own or callable(thing) else ()
 
 
 def _cells(function: FunctionType) -> Iterator[object]:

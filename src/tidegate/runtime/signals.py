@@ -41,6 +41,7 @@ from tidegate.core.control.signals import (
 from tidegate.core.log.paths import JobPaths
 from tidegate.errors import InvalidUseError, SignalLost, TidegateError
 from tidegate.plan.parameter import Parameter
+from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.commands import command
 from tidegate.runtime.gang import GangState
 from tidegate.runtime.nodesignals import stored_value
@@ -66,6 +67,11 @@ class SignalSetup:
     """``None``: a leader without the plan, which carries on with what checkpoints have."""
     store: Store | None = None
     saves: bool = True
+
+    @classmethod
+    def of(cls, plan: PhysicalPlan, store: Store | None, *, saves: bool) -> SignalSetup:
+        """For a job with this plan."""
+        return cls({each.name: each for each in plan.parameters}, store, saves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,11 +147,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
         stays=place is not None and not place.startswith("memory:"),
-        signals=SignalSetup(
-            {each.name: each for each in plan.parameters},
-            store if place is not None else None,
-            saves=options.checkpoint.enabled,
-        ),
+        signals=SignalSetup.of(plan, None if place is None else store, saves=options.checkpoint.enabled),
         hold=True,
         election=election,
         leader_timeout_ms=options.leader_timeout_ms,
