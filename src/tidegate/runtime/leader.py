@@ -97,7 +97,7 @@ class Leader:
         self._operations = Operations(self, setup.gangs.host)
         self.succession = Succession(self, setup, self._gangs, self._blocking, clock=clock, timers=self._timers, threads=threads)
         owner = SignalOwner(
-            self.handle, self._mailbox.post, clock.now_ms, next_checkpoint_id=lambda: self._machine.next_id,
+            self.handle, self.post, clock.now_ms, next_checkpoint_id=lambda: self._machine.next_id,
             gang=lambda: self._gangs.gang, leads=lambda: self.succession.following is None, drains=self._drains,
         )  # fmt: skip
         self.signals = Signals(setup.signals, setup.log.paths, owner, self._requests, threads)
