@@ -18,7 +18,7 @@ PROMISED = {
     # what a checkpoint holds
     "read_state",
     # what a user holds
-    "Stream", "Output", "Pipeline", "CheckpointConfig", "WalMode", "Tls", "Problem",
+    "Stream", "Output", "Pipeline", "CheckpointConfig", "WalMode", "Tls", "Problem", "Parameter",
     # what a user's own connectors keep to, and the errors
     "Source", "Sink", "TidegateError", "InvalidUseError",
 }  # fmt: skip

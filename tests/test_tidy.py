@@ -180,9 +180,11 @@ THE_REST = {
     ("core/log/entries.py", "follower"): "explains nothing",
     ("core/log/view.py", "found.get(slot)"): "is sound",
     ("operators/stored.py", "piece.kind"): "shown by another piece, or no rows of the user's",
+    ("plan/parameter.py", "thing"): "any other object has attributes",
     ("planner/rules.py", "child"): "no filter goes through it",
     ("runtime/failure.py", "error"): "any other exception is a defect",
     ("runtime/leader.py", "effect"): "commands to the nodes",
+    ("runtime/signals.py", "event"): "tells nothing of barriers",
     ("testing/store.py", "fault"): "before or after the write",
 }
 BUILTIN = {"bool", "bytes", "dict", "float", "frozenset", "int", "list", "str", "tuple", "CodeType"}

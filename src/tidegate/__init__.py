@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidegate.core.failure.problems import Problem
     from tidegate.errors import InvalidUseError, TidegateError
     from tidegate.plan.connector import Sink, Source
+    from tidegate.plan.parameter import Parameter
     from tidegate.runtime.security import Tls
 
 _MODULES = {
@@ -35,6 +36,7 @@ _MODULES = {
     "tidegate.core.failure.problems": ("Problem",),
     "tidegate.errors": ("InvalidUseError", "TidegateError"),
     "tidegate.plan.connector": ("Sink", "Source"),
+    "tidegate.plan.parameter": ("Parameter",),
     "tidegate.runtime.security": ("Tls",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
@@ -43,6 +45,7 @@ __all__ = [
     "CheckpointConfig",
     "InvalidUseError",
     "Output",
+    "Parameter",
     "Pipeline",
     "Problem",
     "Sink",

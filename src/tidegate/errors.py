@@ -143,6 +143,14 @@ class BarrierOverlap(ProtocolError):
     """A different barrier arrived while one is still pending."""
 
 
+class SignalLost(RetryableError):
+    """A signal died with its gang, or its payload can't be read: nobody knows who has seen it. Send it again."""
+
+
+class SignalTimeout(RetryableError):
+    """A signal was not answered in the time given. It is still on its way, and can't be taken back."""
+
+
 # -- coordination (F-DCKP-008) -----------------------------------------------------------------------------------------
 
 

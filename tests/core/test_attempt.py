@@ -23,6 +23,7 @@ from tidegate.core.checkpoint.attempt import (
     uuid7,
 )
 from tidegate.core.checkpoint.manifest import CommittableEntry, InFlightEntry, ObjectEntry
+from tidegate.core.control.requests import ControlChanged
 from tidegate.errors import (
     BarrierInjectionFailed,
     CheckpointTimeout,
@@ -139,6 +140,7 @@ def test_the_threshold_promotes_once() -> None:
     [
         ({"savepoint": "s"}, CONFIG),
         ({"final": True}, CONFIG),
+        ({"control": ControlChanged(pinned=True)}, CONFIG),
         ({}, replace(CONFIG, enable_unaligned_fallback=False)),
     ],
 )
@@ -157,7 +159,10 @@ def test_a_commit_teaches_how_long_its_last_report_took() -> None:
     assert live.learned(None, unaligned=False) is None
 
 
-@pytest.mark.parametrize("changes", [{"learned_alignment_timeout_ms": None}, {"final": True}, {"savepoint": "s"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"learned_alignment_timeout_ms": None}, {"final": True}, {"savepoint": "s"}, {"control": ControlChanged(pinned=True)}],
+)
 def test_what_may_not_overtake_teaches_nothing(changes: dict[str, Any]) -> None:
     live, begin = attempt(**({"learned_alignment_timeout_ms": 300} | changes)), AlignmentTimeout.around(300, 10_000)
     live.progress_ms = 10_000

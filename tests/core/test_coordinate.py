@@ -25,6 +25,8 @@ from tidegate.core.checkpoint.coordinate import (
 )
 from tidegate.core.checkpoint.manifest import CommittableEntry, ObjectEntry
 from tidegate.core.checkpoint.publish import STEPS_MAX
+from tidegate.core.control.parameters import ParameterEntry
+from tidegate.core.control.requests import ControlChanged
 from tidegate.core.log.resolve import AlreadyFinished, resolve
 from tidegate.core.log.retain import garbage
 from tidegate.core.log.view import Commit, LogView
@@ -782,3 +784,48 @@ def test_after_the_end_nothing_is_taken_any_more() -> None:
     driver.tell(events.StopRequested())
     assert driver.tell(events.Hidden(3)) == driver.tick(10**6) == []
     assert driver.machine.metrics.stale_messages == 1
+
+
+# -- control signals -----------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_begins_while_a_signal_is_on_its_way_stays_aligned() -> None:
+    driver = Driver().start()
+    driver.tell(ControlChanged(pinned=True))
+    driver.trigger()
+    assert all(order.started.aligned for order in driver.every(orders.SendStarted))
+    driver.tell(ControlChanged(pinned=False))
+    driver.tell(events.CancelRequested(driver.live))
+    driver.trigger()
+    assert not driver.last(orders.SendStarted).started.aligned
+
+
+def test_a_manifest_has_the_parameters_of_the_moment_of_its_trigger_and_their_objects() -> None:
+    driver = Driver().start()
+    path = PATHS.shared(1, "signal-r1")
+    stored = ParameterEntry("rules", 1, path, 9, 7)
+    driver.tell(ControlChanged(parameters=(stored,), objects=frozenset({path, "job/shared/live"})))
+    driver.trigger()
+    driver.tell(ControlChanged(parameters=(ParameterEntry.of_bytes("rules", 2, b"v", 0),)))
+    for node in EVERYONE:
+        driver.prepared(node)
+    entry = driver.last(orders.PutEntry).entry
+    assert isinstance(entry, Commit)
+    assert entry.manifest.parameters == (stored,)
+    assert path in entry.manifest.object_paths()
+
+
+def test_payloads_that_no_manifest_names_yet_are_kept() -> None:
+    driver = Driver().start()
+    driver.tell(ControlChanged(objects=frozenset({"job/shared/live"})))
+    driver.checkpoint()
+    assert "job/shared/live" in driver.last(orders.CollectGarbage).keep
+
+
+def test_after_the_end_signals_are_nobodys_business() -> None:
+    driver = Driver().start()
+    driver.tell(events.StopRequested())
+    driver.lose_gang()
+    before = driver.machine.metrics.stale_messages
+    assert driver.tell(ControlChanged(pinned=True)) == []
+    assert driver.machine.metrics.stale_messages == before

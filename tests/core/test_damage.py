@@ -22,7 +22,8 @@ from damage import damaged, with_wrong_parts
 from tidegate.core.barrier.messages import CheckpointBarrier
 from tidegate.core.checkpoint.manifest import CheckpointManifest, InFlightEntry
 from tidegate.core.checkpoint.prepare import PrepareAck
-from tidegate.core.control.signals import BarrierControlSignalKind, BarrierSignal, ControlSignal
+from tidegate.core.control.signals import BarrierControlSignalKind
+from tidegate.core.control.signals import unpack as unpack_signal
 from tidegate.core.log.codec import encode, seal
 from tidegate.core.log.view import LogEntry, decode_entry, encode_entry
 from tidegate.core.session.changelog import RECORD_BYTES, Change, ChangeRecord, OpType
@@ -46,12 +47,12 @@ def read_log(data: bytes) -> list[bytes]:
 MANIFEST = make_manifest(3, **FULL)
 FLIGHT = InFlightEntry("read", 0, "out", 1, 1, "job/x", 0, 5, 7, 2, 5)
 ACK = make_ack(0, 5, inflight=(FLIGHT,))
-SIGNAL = BarrierSignal(BarrierControlSignalKind.SyncTest.with_id(7))
+SIGNAL = BarrierControlSignalKind.SyncTest.with_id(7)
 
 # Without a checksum of its own: what carries these has one, so a damaged value may come out, but nothing impossible.
 BARE: dict[str, tuple[bytes, Decoder]] = {
     "barrier": (CheckpointBarrier(5, 3).pack(), CheckpointBarrier.unpack),
-    "control signal": (SIGNAL.pack(), ControlSignal.unpack),
+    "control signal": (SIGNAL.pack(), unpack_signal),
     "change record": (packed(RECORD), ChangeRecord.unpack_from),
     "change": (Change(1, 2, OpType.UPDATE, b"key", b"value").pack(), Change.unpack),
     "manifest": (MANIFEST.to_json(), lambda data: CheckpointManifest.from_json(data, "p")),

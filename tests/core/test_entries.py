@@ -125,6 +125,12 @@ def test_a_takeover_of_an_earlier_version_does_not_say_who_it_was() -> None:
     assert decode_entry(data, "p", 4) == takeover(4)
 
 
+def test_a_commit_of_an_earlier_version_has_no_parameters() -> None:
+    plain = json.loads(encode_entry(commit(4)))
+    del plain["sha256"], plain["manifest"]["parameters"]
+    assert decode_entry(seal(json.dumps(plain, separators=(",", ":")).encode()), "p", 4) == commit(4)
+
+
 def test_a_damaged_base_did_nothing_and_one_that_is_gone_does_not_tell_what_it_was() -> None:
     base = LogView(LOG).summed_up("b")
     assert base is not None

@@ -24,6 +24,7 @@ from tidegate.core.checkpoint.manifest import (
     SourceOffsetEntry,
     inline_bytes_max,
 )
+from tidegate.core.control.parameters import ParameterEntry
 from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
 
 OWN = PATHS.state(3, 0)
@@ -41,6 +42,9 @@ FULL: dict[str, Any] = {
     "objects": (ObjectEntry(OWN, 10, 1), ObjectEntry(FLIGHT_PATH, 5, 7)),
     "nodes": (NodeStats(0, 15, 20, True),),
 }
+
+
+INLINE = ParameterEntry.of_bytes("inline", 2, b"value", 7)
 
 
 def full(**changes: Any) -> CheckpointManifest:
@@ -115,6 +119,8 @@ def test_an_inline_run_has_a_limit() -> None:
         ({"committables": (CommittableEntry("out", 0, 0, 3, {}, 0),)}, "of another epoch"),
         ({"committables": (CommittableEntry("out", 0, 0, 3, {}, 4),)}, "of another epoch"),
         ({"committables": (CommittableEntry("out", 0, 0, 4, {}, 3),)}, "of another epoch"),
+        ({"parameters": (INLINE, INLINE)}, "parameter comes twice"),
+        ({"parameters": (ParameterEntry("p", 1, PATHS.shared(1, "v"), 9, 1),)}, "no listed object"),
         ({"objects": FULL["objects"][1:]}, "no listed object"),
         ({"objects": (ObjectEntry(OWN, 9, 1), FULL["objects"][1])}, "no listed object"),
         ({"objects": (*FULL["objects"], ObjectEntry("job/_latest", 9, 1))}, "not an object of this job"),
@@ -127,6 +133,26 @@ def test_an_inline_run_has_a_limit() -> None:
 def test_a_manifest_that_contradicts_itself_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidUseError, match=message):
         full(**wrong)
+
+
+def test_a_manifest_of_an_earlier_version_has_no_parameters() -> None:
+    plain = json.loads(full().to_json())
+    assert plain.pop("parameters") == []
+    assert CheckpointManifest.from_json(json.dumps(plain).encode(), "p") == full()
+    with pytest.raises(CorruptDataError):
+        CheckpointManifest.from_json(b"[]", "p")
+
+
+def test_the_value_of_a_parameter_may_be_older_than_the_checkpoint() -> None:
+    """It was uploaded once, when it was set, and the attempt that it was uploaded for may not have committed."""
+    value = ObjectEntry(PATHS.shared(1, "signal-r1"), 9, 1)
+    entry = ParameterEntry("rules", 1, value.path, 9, 1)
+    manifest = make_manifest(3, operators=(), objects=(value,), parameters=(entry, INLINE))
+    manifest.check_parent(None)
+    assert value.path in manifest.object_paths()
+    assert CheckpointManifest.from_json(manifest.to_json(), "p") == manifest
+    with pytest.raises(InvalidUseError, match="neither it nor its parent"):
+        make_manifest(3, operators=(), objects=(value,)).check_parent(None)
 
 
 def test_objects_of_the_parent_may_be_named_and_no_others() -> None:

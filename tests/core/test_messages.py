@@ -21,12 +21,12 @@ from tidegate.core.barrier.messages import (
     StreamMessage,
     Watermark,
 )
-from tidegate.core.control.signals import Instant, InstantControlSignal
+from tidegate.core.control.signals import BarrierControlSignalKind
 from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
 from tidegate.ids import EPOCH_LIMIT, U64_LIMIT
 
 BARRIER = CheckpointBarrier(7, 3)
-SIGNAL = Instant(InstantControlSignal.FlushBuffers)
+SIGNAL = BarrierControlSignalKind.SyncTest.with_id(1)
 
 barriers = st.builds(
     CheckpointBarrier,

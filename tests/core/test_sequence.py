@@ -155,14 +155,15 @@ def test_a_line_of_no_length_still_lets_one_barrier_through() -> None:
         HeadSequencer(waiting_max=-1)
 
 
-def test_nothing_may_follow_the_end_of_the_stream() -> None:
+def test_no_signal_follows_the_end_of_the_stream_but_checkpoints_go_on() -> None:
     head = HeadSequencer()
     head.request(CheckpointBarrier(1, 1))
     head.request(GRACEFUL_END.with_id(1))
-    for barrier in (CheckpointBarrier(2, 1), SYNC.with_id(2)):
-        with pytest.raises(InvalidUseError, match="ends"):
-            head.request(barrier)
+    with pytest.raises(InvalidUseError, match="ends"):
+        head.request(SYNC.with_id(2))
+    assert head.request(CheckpointBarrier(2, 1)) == Queued(ahead=2)
     assert head.done(CheckpointKey(1)) == Emit(GRACEFUL_END.with_id(1))
+    assert head.done(ControlKey(1, GRACEFUL_END)) == Emit(CheckpointBarrier(2, 1))
 
 
 def test_an_end_that_was_given_up_in_time_ends_nothing() -> None:
@@ -170,7 +171,7 @@ def test_an_end_that_was_given_up_in_time_ends_nothing() -> None:
     head.request(CheckpointBarrier(1, 1))
     head.request(GRACEFUL_END.with_id(1))
     head.abort(ControlKey(1, GRACEFUL_END))
-    assert head.request(CheckpointBarrier(2, 1)) == Queued(ahead=1)
+    assert head.request(SYNC.with_id(2)) == Queued(ahead=1)
 
 
 steps = st.lists(

@@ -29,7 +29,7 @@ from tidegate.core.barrier.messages import (
     Watermark,
 )
 from tidegate.core.barrier.subtask import Subtask
-from tidegate.core.control.signals import Instant, InstantControlSignal
+from tidegate.core.control.signals import BarrierControlSignalKind
 from tidegate.errors import InFlightBufferTooLarge, InvalidUseError, ProtocolError
 
 B1, B2, B3 = (CheckpointBarrier(n, n) for n in (1, 2, 3))
@@ -237,9 +237,10 @@ def test_nothing_has_a_turn_between_fire_and_fired() -> None:
 
 def test_data_watermarks_signals_and_ends_pass_through() -> None:
     task = subtask(2, 0)
-    signal = Instant(InstantControlSignal.FlushBuffers)
+    signal = BarrierControlSignalKind.SyncTest.with_id(1)
     task.receive(0, Control(signal))
     task.receive(0, Watermark(4))
+    task.receive(1, Control(signal))
     assert run(task) == [Forward(signal)]
     assert task.idle(1, True) == [AdvanceWatermark(4)]
     assert task.watermark == task.reached(0) == 4

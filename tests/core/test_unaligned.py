@@ -39,9 +39,8 @@ from tidegate.core.barrier.messages import (
 )
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.core.control.signals import (
+    BarrierControlSignal,
     BarrierControlSignalKind,
-    BarrierSignal,
-    Instant,
     InstantControlSignal,
 )
 from tidegate.errors import (
@@ -740,8 +739,8 @@ def test_the_end_of_the_last_active_input_makes_the_fan_in_idle() -> None:
 # -- control signals -----------------------------------------------------------------------------------------
 
 
-def control(number: int) -> tuple[BarrierSignal, Control[str]]:
-    signal = BarrierSignal(BarrierControlSignalKind.SyncTest.with_id(number))
+def control(number: int) -> tuple[BarrierControlSignal, Control[str]]:
+    signal = BarrierControlSignalKind.SyncTest.with_id(number)
     return signal, Control(signal)
 
 
@@ -765,11 +764,13 @@ def test_an_end_counts_for_a_control_barrier() -> None:
     assert run(fan) == [Forward(signal)]
 
 
-def test_an_instant_signal_passes_at_its_turn() -> None:
+def test_an_instant_signal_among_the_data_is_refused_and_changes_nothing() -> None:
     fan = Fan([0, 1])
-    signal = Instant(InstantControlSignal.FlushBuffers)
-    give(fan, 0, Control(signal))
-    assert run(fan) == [Forward(signal)]
+    give(fan, 0, Control(InstantControlSignal(BarrierControlSignalKind.SyncTest, 1)))
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="instant"):
+            fan.poll()
+    assert fan.queued(0) == 1
 
 
 def test_a_wrong_control_barrier_is_an_error_and_changes_nothing() -> None:

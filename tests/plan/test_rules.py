@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,18 +15,17 @@ from tidegate.operators.late import part_late_rows
 from tidegate.operators.preaggregate import PreAggregate
 from tidegate.operators.source import Read
 from tidegate.plan.logical import LogicalPlan, topological
+from tidegate.plan.physical import PhysicalBarrier
 from tidegate.planner import rules
 from tidegate.planner.names import name_operators
 from tidegate.planner.rules import (
     LOGICAL_RULES,
     aggregate_before_exchange,
     apply_rules,
-    insert_barrier_for_fan_in,
     push_filters,
     push_projections,
 )
 from tidegate.planner.stages import build
-from tidegate.planner.tree import PhysicalNode
 
 TEN = tg.tumbling("10s")
 
@@ -160,38 +158,35 @@ def test_senders_aggregate_before_the_exchange_once(bids: tg.Stream) -> None:
     assert partial.schema.names == ["__window", "key", "n__n"]
 
 
-def tree(*children: PhysicalNode, kind: str = "PhysicalJoin") -> PhysicalNode:
-    return PhysicalNode(kind, children=tuple(child.as_child(port) for port, child in enumerate(children)))
+def barriers(*streams: tg.Stream) -> list[PhysicalBarrier | None]:
+    """What is before the stages of the plan that runs, sources left out."""
+    return [stage.barrier for stage in build(logical(*streams), 3).stages if stage.inputs]
 
 
-def test_a_node_with_several_children_gets_a_barrier_that_keeps_their_ports() -> None:
-    left, right = PhysicalNode("A"), PhysicalNode("B")
-    rewritten = insert_barrier_for_fan_in(tree(left, right))
-    (barrier,) = rewritten.children
-    assert (barrier.node.kind, barrier.node.properties) == ("PhysicalBarrier", {"upstream_count": 2})
-    assert [(child.port, child.node.kind) for child in barrier.node.children] == [(0, "A"), (1, "B")]
+def test_a_stage_with_several_inputs_gets_a_barrier_that_keeps_their_ports(bids: tg.Stream, people: tg.Stream) -> None:
+    union = bids.select("ts", "key").union(people.select("ts", "key"))
+    assert barriers(union) == [PhysicalBarrier(forwards=2)]
+    (stage,) = [stage for stage in build(logical(union), 3).stages if stage.inputs]
+    assert [edge.port for edge in stage.inputs] == [0, 1]
 
 
-def test_the_receiver_of_an_exchange_gets_a_barrier_over_all_channels() -> None:
-    def exchange(channels: int) -> PhysicalNode:
-        return replace(tree(PhysicalNode("A"), kind="PhysicalExchange"), properties={"channels": channels})
-
-    single = insert_barrier_for_fan_in(tree(exchange(3)))
-    assert single.children[0].node.properties == {"upstream_count": 3}
-    double = insert_barrier_for_fan_in(tree(exchange(3), exchange(3)))
-    assert double.children[0].node.properties == {"upstream_count": 6}
-    assert insert_barrier_for_fan_in(tree(exchange(1))).children[0].node.properties == {"upstream_count": 1}
+def test_the_receiver_of_an_exchange_gets_a_barrier_over_all_channels(bids: tg.Stream, people: tg.Stream) -> None:
+    assert barriers(bids.key_by("key").aggregate(n=tg.count())) == [PhysicalBarrier(exchanges=1)]
+    assert barriers(bids.join(people, on="key", window=TEN)) == [PhysicalBarrier(exchanges=2)]
+    assert PhysicalBarrier(exchanges=2).upstream_count(3) == 6
+    assert PhysicalBarrier(exchanges=1).upstream_count(1) == 1
+    assert PhysicalBarrier(forwards=2, exchanges=1).upstream_count(3) == 5
 
 
-def test_a_node_with_one_plain_child_gets_no_barrier() -> None:
-    assert insert_barrier_for_fan_in(tree(PhysicalNode("A"))).children[0].node.kind == "A"
+def test_a_stage_with_one_forward_input_gets_no_barrier(bids: tg.Stream) -> None:
+    assert barriers(bids.map_batches(lambda batch: batch)) == [None]
 
 
-def test_a_shared_child_is_rewritten_once() -> None:
-    shared = tree(PhysicalNode("A"), PhysicalNode("B"))
-    root = insert_barrier_for_fan_in(tree(tree(shared, kind="X"), tree(shared, kind="Y"), kind="PhysicalUnion"))
-    above = root.children[0].node.children
-    assert above[0].node.children[0].node is above[1].node.children[0].node
+def test_the_results_of_several_sinks_come_together_at_a_barrier(bids: tg.Stream) -> None:
+    assert build(logical(bids), 3).result.barrier is None
+    two = build(logical(bids, bids.map_batches(lambda batch: batch)), 3)
+    assert two.result.barrier == PhysicalBarrier(forwards=2)
+    assert [two.stage(name).operators[-1].name for name in two.result.sinks] == two.notes["sinks"]
 
 
 def test_the_rules_run_in_this_order() -> None:

@@ -11,7 +11,7 @@ from runtime_world import QueuedExecutor
 
 from tidegate.errors import RetryableError
 from tidegate.operators import sink
-from tidegate.operators.map import MapOperator, UserFunctionError
+from tidegate.operators.map import Called, MapOperator, UserFunctionError
 from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import WriterContext
 from tidegate.runtime.threads import InlineExecutor
@@ -36,7 +36,8 @@ class Woken:
 
 def mapper(function: object = doubled) -> tuple[MapOperator, QueuedExecutor, Woken]:
     executor, woken = QueuedExecutor(), Woken()
-    return MapOperator("double", function, BATCH.schema, OperatorState(), executor, woken), executor, woken  # type: ignore[arg-type]
+    called = Called(function)
+    return MapOperator("double", called, BATCH.schema, OperatorState(), executor, woken), executor, woken  # type: ignore[arg-type]
 
 
 def test_a_batch_is_in_hand_until_its_result_is_taken() -> None:

@@ -345,7 +345,7 @@ def test_a_drain_is_remembered_by_the_next_gang() -> None:
     source, sink = GatedSource(events(400, step_ms=30), rows_per_poll=5, allowed=200), MemorySink()
     world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
     world.until(lambda: source.given == 200 and world.leader.checkpoints())
-    world.passes = lambda way, node, message: way == "up" or message.WhichOneof("body") != "drain"
+    world.passes = lambda way, node, message: way == "up" or message.WhichOneof("body") != "signal"
     world.leader.stop(drain=True)
     world.until(lambda: world.leader.status == "STOPPING")
     world.passes = lambda way, node, message: True

@@ -23,12 +23,7 @@ from tidegate.core.control.sequence import (
     Queued,
     SequenceKey,
 )
-from tidegate.core.control.signals import (
-    BarrierControlSignalKind,
-    BarrierSignal,
-    Channel,
-    ControlSourceProcessor,
-)
+from tidegate.core.control.signals import BarrierControlSignalKind
 
 SYNC = BarrierControlSignalKind.SyncTest
 
@@ -55,7 +50,7 @@ class Heads:
         self.words = words_of(Heads)
         self.injector = CheckpointBarrierInjector(BarrierInjectorConfig(periodic_interval_ms=None, source_id="S"))
         self.sequencer = HeadSequencer()
-        self.control = ControlSourceProcessor()
+        self.signals = 0
         self.trace: list[str] = []
         self.about_injector = True
 
@@ -118,14 +113,13 @@ class Heads:
         self.about_injector = False
         barrier: HeadBarrier
         if number is None:
-            signal = self.control.send(SYNC, Channel.DATA).signal
-            assert isinstance(signal, BarrierSignal)
-            barrier = signal.signal
+            self.signals += 1
+            barrier = SYNC.with_id(self.signals)
         else:
             barrier = CheckpointBarrier(int(number), int(number))
         self._answer(self.sequencer.request(barrier))
 
-    @step(r"(C|checkpoint )(\d+) has passed everywhere")
+    @step(r"every source has emitted (C|checkpoint )(\d+)")
     def done(self, kind: str, number: str) -> None:
         self._answer(self.sequencer.done(_key(kind, int(number))))
 

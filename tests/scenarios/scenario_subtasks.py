@@ -35,7 +35,7 @@ from tidegate.core.barrier.messages import (
     Watermark,
 )
 from tidegate.core.barrier.subtask import Subtask
-from tidegate.core.control.signals import BarrierControlSignalKind, BarrierSignal
+from tidegate.core.control.signals import BarrierControlSignalKind
 
 Message = StreamMessage[str]
 
@@ -51,7 +51,7 @@ def parse_message(text: str) -> Message:
     if found := re.fullmatch(r"W(\d+)", text):
         return Watermark(int(found[1]))
     if found := re.fullmatch(r"C(\d+)", text):
-        return Control(BarrierSignal(BarrierControlSignalKind.SyncTest.with_id(int(found[1]))))
+        return Control(BarrierControlSignalKind.SyncTest.with_id(int(found[1])))
     name, _, size = text.partition("*")
     return Event(name, int(size or 1))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, Control, End, Event, Watermark
-from tidegate.core.control.signals import BarrierControlSignalKind, BarrierSignal
+from tidegate.core.control.signals import BarrierControlSignal, BarrierControlSignalKind, InstantControlSignal
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, TidegateError
 from tidegate.wire.arrow import (
     allocate,
@@ -50,13 +50,19 @@ def through_frame(message):
         event_of(SAMPLE.slice(0, 0)),
         Watermark(-5),
         Barrier(CheckpointBarrier.new_unaligned(7, 3)),
-        Control(BarrierSignal(BarrierControlSignalKind.SyncTest.with_id(4))),
+        Control(BarrierControlSignal(BarrierControlSignalKind("flush"), 4, b"payload")),
         End(),
     ],
     ids=lambda message: type(message).__name__,
 )
 def test_every_message_survives_the_wire(message) -> None:
     assert through_frame(message) == message
+
+
+def test_an_instant_signal_is_refused_in_a_data_channel() -> None:
+    """Passed on per input it would multiply: it goes over the control line, once per node."""
+    with pytest.raises(ProtocolError, match="instant"):
+        through_frame(Control(InstantControlSignal(BarrierControlSignalKind.SyncTest, 4)))
 
 
 def test_both_ends_count_the_same_size(batch: pa.RecordBatch) -> None:

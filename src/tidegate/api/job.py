@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
 
+from tidegate.core.control.requests import SignalAnswer, SignalMode
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.failure.problems import Problem
-from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
+from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError, SignalTimeout
 from tidegate.ids import Epoch
 from tidegate.runtime.interrupt import plain_interrupts
 from tidegate.runtime.leader import Leader
@@ -105,11 +107,36 @@ class Job:
         """Abort a checkpoint that is under way."""
         self._leader.cancel_checkpoint(checkpoint_id).result(STOP_WAIT_S)
 
+    def signal(self, kind: str, payload: bytes = b"", mode: SignalMode = "barrier", timeout: Duration = "60s") -> SignalAnswer:
+        """Send a control signal through the running job and wait until all sinks have seen it.
+
+        ``barrier``: it travels with the data, in one order with checkpoints, between the same two rows everywhere. ``instant``:
+        every node hears of it at once. ``"SyncTest"`` measures the data path, ``"StreamGracefulEnd"`` ends the sources; other
+        kinds, with their payload, reach functions and sinks that have ``on_signal(kind, payload)``.
+        """
+        return self._answer(self._leader.signal(kind, payload, mode), timeout, f"kind={kind}")
+
+    def set_parameter(self, name: str, value: object, timeout: Duration = "600s") -> SignalAnswer:
+        """Give a ``Parameter`` another value, between the same two rows on all nodes, and wait until a checkpoint has it.
+
+        Without checkpoints it waits until all sinks have seen the change.
+        """
+        return self._answer(self._leader.set_parameter(name, value), timeout, f"name={name}")
+
+    def _answer(self, future: Future[SignalAnswer], timeout: Duration, what: str) -> SignalAnswer:
+        limit_s = parse_duration_ms(timeout) / 1000
+        try:
+            return future.result(limit_s)
+        except TimeoutError:
+            raise SignalTimeout(
+                f"no answer after {limit_s:g} s; the signal is still on its way, see problems and metrics job={self.name} {what}"
+            ) from None
+
     def stop(self, savepoint: str | os.PathLike[str] | None = None, drain: bool = False) -> None:
         """End the job and wait for it, after a savepoint if a place is given.
 
         What was not committed by a checkpoint is done again by the next start. With ``drain`` the sources end where they are,
-        as if there were no more rows: open windows are given, everything that was read is committed, and the job is FINISHED
+        as if there were no more rows: open windows are emitted, everything that was read is committed, and the job is FINISHED
         for good. It does not read on when it is started again.
         """
         if savepoint is not None:

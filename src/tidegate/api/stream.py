@@ -38,6 +38,7 @@ from tidegate.plan.expressions import Column, column, need_column, passed_on, pr
 from tidegate.plan.identity import function_text
 from tidegate.plan.logical import Named
 from tidegate.plan.operator import OperatorSpec
+from tidegate.plan.parameter import Parameter, parameters_of
 from tidegate.plan.schemas import (
     WINDOW_END,
     aggregate_schema,
@@ -111,10 +112,11 @@ class Stream:
         kept = [new.pop(field.name) if field.name in new else passed_on(field) for field in self.schema]
         return self._project(where, [*kept, *new.values()])
 
-    def map_batches(self, function: BatchMap, schema: pa.Schema | None = None) -> Stream:
+    def map_batches(self, function: BatchMap, schema: pa.Schema | None = None, *, parameters: Sequence[Parameter] = ()) -> Stream:
         """What the function makes of each RecordBatch.
 
-        Without ``schema`` it must give the same columns back.
+        Without ``schema`` it must return the same columns. A function object with a method ``on_signal(kind, payload)`` hears of
+        ``job.signal``. Parameters that the function reaches are found; name in ``parameters`` those that it gets in other ways.
         """
         if not callable(function):
             raise InvalidUseError(f"map_batches needs a function of a RecordBatch function={function!r}")
@@ -122,7 +124,8 @@ class Stream:
             raise InvalidUseError(f"map_batches: schema is a pyarrow.Schema with columns schema={schema!r}")
         result = self.schema if schema is None else carried("map_batches", schema)
         time = self.event_time if self._keeps_event_time(result) else None
-        return Stream(MapBatches(schema=result, event_time=time, inputs=(self._node,), function=function))
+        read = parameters_of(function, parameters)
+        return Stream(MapBatches(schema=result, event_time=time, inputs=(self._node,), function=function, parameters=read))
 
     def union(self, *others: Stream) -> Stream:
         """The rows of all of these streams, which must have the same columns."""
@@ -298,12 +301,15 @@ class KeyedStream:
             )
         )
 
-    def process(self, function: BatchProcess, state: pa.Schema, output: pa.Schema) -> Stream:
+    def process(
+        self, function: BatchProcess, state: pa.Schema, output: pa.Schema, *, parameters: Sequence[Parameter] = ()
+    ) -> Stream:
         """What ``function(batch, state) -> (output, state)`` makes of each RecordBatch.
 
         ``state`` has one row per distinct key of the batch: the keys and the columns of ``state=``, nulls for a
         new key. What is given back replaces it; a key that is left out is forgotten. All rows of a key come to
-        the same subtask, in batches of any size. The function runs on a thread of its own.
+        the same subtask, in batches of any size. The function runs on a thread of its own. Signals and parameters are as in
+        ``map_batches``.
         """
         process_arguments(function, state, output)
         output = carried("process", output)
@@ -317,6 +323,7 @@ class KeyedStream:
                 keys=self._keys,
                 state=whole,
                 function=function,
+                parameters=parameters_of(function, parameters),
             )
         )
 

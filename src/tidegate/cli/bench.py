@@ -34,7 +34,8 @@ NOISY_RATIO = 1.25
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """The verb's own arguments."""
-    verb.add_argument("suite", metavar="SUITE", choices=["pipeline", "unaligned", "core"], help="pipeline, unaligned, core")
+    suites = ["pipeline", "unaligned", "core", "signals"]
+    verb.add_argument("suite", metavar="SUITE", choices=suites, help=", ".join(suites))
     verb.add_argument("--rows", type=int, default=20_000_000, help="rows per workload (default: 20 million)")
     verb.add_argument("--rounds", type=int, default=3, help="turns of every engine per workload (default: 3)")
     verb.add_argument("--pairs", type=int, default=5, help="runs with and without checkpoints (default: 5)")
@@ -63,6 +64,10 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
         from tidegate.cli import bench_core
 
         return bench_core.execute(output)
+    if arguments.suite == "signals":
+        from tidegate.cli import bench_signals
+
+        return bench_signals.execute(output, parallelism=arguments.parallelism)
     from tidegate.bench.pipeline import Settings
 
     settings = Settings(

@@ -5,10 +5,10 @@ What is under way is bounded, and comes back through a callback that the loop th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -16,6 +16,8 @@ from tidegate.errors import InvalidUseError
 from tidegate.operators.entrance import Entrance
 from tidegate.plan.identity import function_name, function_text
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec, Stateful
+from tidegate.plan.parameter import Parameter, bound
+from tidegate.plan.signals import HearsSignals, Told
 from tidegate.state.operatorstate import OperatorState
 from tidegate.state.runs import empty_batch
 from tidegate.values import Json
@@ -42,13 +44,45 @@ class MapBatches(OperatorSpec):
         return function_text(self.function)
 
     def properties(self) -> dict[str, Json]:
-        """The function's name."""
-        return {"function": function_name(self.function)}
+        """The function's name, and the parameters that it reads."""
+        return {"function": function_name(self.function)} | shown(self.parameters)
 
     def build(self, context: OperatorContext) -> MapOperator:
         """The function on its own thread."""
         thread = context.thread(f"map-{self.name}")
-        return MapOperator(self.name, self.function, self.schema, context.state(), thread, context.wake, self.event_time)
+        called = Called(self.function, self.parameters)
+        return MapOperator(self.name, called, self.schema, context.state(), thread, context.wake, self.event_time)
+
+
+def shown(parameters: Sequence[Parameter]) -> dict[str, Json]:
+    """What explain shows of parameters."""
+    return {"parameters": [each.name for each in parameters]} if parameters else {}
+
+
+class Called:
+    """A user's function with the values of its parameters. A call sees those of the moment in which it was submitted."""
+
+    def __init__(self, function: Callable[..., Any], parameters: Iterable[Parameter] = ()) -> None:
+        self._function = function
+        self._hears = function if isinstance(function, HearsSignals) else None
+        self._values: Mapping[str, object] = {each.name: each.initial for each in parameters}
+        self.versions: dict[str, int] = dict.fromkeys(self._values, 0)
+
+    def submit(self, executor: Executor, *arguments: object) -> Future[Any]:
+        """Have it called on another thread."""
+        return executor.submit(bound, self._values, self._function, *arguments)
+
+    def signal(self, told: Told, executor: Executor) -> Sequence[Future[None]]:
+        """A signal between two calls: it sets a parameter, or is the function's own business."""
+        if told.parameter is not None:
+            name, version = told.parameter.name, told.parameter.version
+            if name in self._values:
+                self._values = {**self._values, name: told.value}  # calls that were submitted keep theirs
+                self.versions[name] = version
+            return ()
+        if self._hears is None:
+            return ()
+        return (executor.submit(bound, self._values, self._hears.on_signal, told.kind, told.payload),)
 
 
 class MapOperator(Stateful):
@@ -61,7 +95,7 @@ class MapOperator(Stateful):
     def __init__(
         self,
         name: str,
-        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        function: Called,
         output: pa.Schema,
         state: OperatorState,
         executor: Executor,
@@ -108,7 +142,10 @@ class MapOperator(Stateful):
             self._start(self._queue.start())
 
     def _start(self, batch: pa.RecordBatch) -> None:
-        self._call = self._executor.submit(self._function, batch)
+        self._submit(batch)
+
+    def _submit(self, *arguments: pa.RecordBatch) -> None:
+        self._call = self._function.submit(self._executor, *arguments)
         self._call.add_done_callback(lambda _: self._done())
 
     def _checked(self, call: Future[pa.RecordBatch]) -> pa.RecordBatch:
@@ -118,5 +155,32 @@ class MapOperator(Stateful):
         returned = call.result()
         return empty_batch(self._output) if returned is None else self._entrance.admitted(returned)
 
+    def signal(self, told: Told) -> Sequence[Future[None]]:
+        """The function hears of it on its own thread, after the calls that were submitted before."""
+        heard = [_named(call, f"{self._what}, on_signal,") for call in self._function.signal(told, self._executor)]
+        for call in heard:
+            call.add_done_callback(lambda _: self._done())
+        return heard
+
     def release(self, timestamp: int) -> None:
         """Event time is about to reach this: rows that waited for it go to the function before it is passed on."""
+
+
+def _named(call: Future[None], what: str) -> Future[None]:
+    """The same call; what it raises says whose fault it is."""
+    named: Future[None] = Future()
+
+    def pass_on(done: Future[None]) -> None:
+        if done.cancelled():
+            named.cancel()
+            return
+        error = done.exception()
+        if error is None:
+            named.set_result(None)
+            return
+        wrapped = UserFunctionError(f"{what} raised {error!r}")
+        wrapped.__cause__ = error
+        named.set_exception(wrapped)
+
+    call.add_done_callback(pass_on)
+    return named

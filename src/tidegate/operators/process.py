@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.operators.entrance import Entrance
-from tidegate.operators.map import MapOperator, UserFunctionError
+from tidegate.operators.map import Called, MapOperator, UserFunctionError, shown
 from tidegate.operators.source import sources_of
 from tidegate.plan.identity import function_name, function_text
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec
@@ -63,8 +63,9 @@ class Process(OperatorSpec):
         return [list(self.keys), function_text(self.function)]
 
     def properties(self) -> dict[str, Json]:
-        """Keys, the function's name and the state's columns."""
-        return {"keys": list(self.keys), "function": function_name(self.function), "state": list(self.state.names)}
+        """Keys, the function's name, the state's columns, and the parameters that the function reads."""
+        named: dict[str, Json] = {"keys": list(self.keys), "function": function_name(self.function)}
+        return named | {"state": list(self.state.names)} | shown(self.parameters)
 
     def state_shape(self, key_groups: int) -> dict[str, Json]:
         """States by key. The input counts too: a batch that was at work is stored as it came."""
@@ -83,7 +84,7 @@ class ProcessOperator(MapOperator):
         state = context.state(spec.keys)
         super().__init__(
             spec.name,
-            cast("Any", spec.function),
+            Called(spec.function, spec.parameters),
             spec.schema,
             state,
             context.thread(f"process-{spec.name}"),
@@ -130,8 +131,7 @@ class ProcessOperator(MapOperator):
         keys = self._keys_of(batch)
         self._keys, self._slots = keys, self._table.find(keys)
         state = self._shown(keys, self._table.take(self._slots))
-        self._call = self._executor.submit(self._function, batch, state)  # type: ignore[call-arg]
-        self._call.add_done_callback(lambda _: self._done())
+        self._submit(batch, state)
 
     def _keys_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The distinct keys of the batch."""

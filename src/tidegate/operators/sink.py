@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import cast
@@ -14,6 +14,7 @@ from tidegate.operators.map import Done
 from tidegate.plan.connector import Committable, Sink, SinkWriter, WriterContext
 from tidegate.plan.identity import labelled, last_part
 from tidegate.plan.operator import Description, OperatorContext, OperatorSpec, Stateless
+from tidegate.plan.signals import HearsSignals, Told
 from tidegate.values import Json
 
 SINK_BACKLOG_BYTES = 32 << 20
@@ -65,6 +66,7 @@ class SinkOperator(Stateless):
 
     def __init__(self, writer: SinkWriter, executor: Executor, done: Done) -> None:
         self.writer = writer
+        self._hears = writer if isinstance(writer, HearsSignals) else None
         self._executor = executor
         self._done = done
         self._backlog_bytes = 0
@@ -90,6 +92,14 @@ class SinkOperator(Stateless):
             write.add_done_callback(lambda _: self._done())
             self._writes.append((write, size))
         return ()
+
+    def signal(self, told: Told) -> Sequence[Future[None]]:
+        """The writer hears of it, after the batches that were handed to it before."""
+        if told.parameter is not None or self._hears is None:
+            return ()
+        call = self._executor.submit(self._hears.on_signal, told.kind, told.payload)
+        call.add_done_callback(lambda _: self._done())
+        return (call,)
 
     def prepare(self, checkpoint_id: int) -> Future[Committable | None]:
         """Everything taken so far becomes one committable; it is durable when the future is done.

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
+from tidegate.plan.parameter import Parameter
 from tidegate.state.backend import MEMORY, Backend
 from tidegate.state.keygroups import range_of
 from tidegate.state.operatorstate import OperatorState
@@ -98,6 +99,8 @@ class OperatorSpec:
     name: str = ""
     keys: tuple[str, ...] = ()
     """The columns by which rows come to a subtask, if it is keyed."""
+    parameters: tuple[Parameter, ...] = ()
+    """What its functions read that may change while the job runs."""
 
     @property
     def kind(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tidegate.plan.operator import OperatorSpec
+from tidegate.plan.parameter import Parameter, united
 
 KEY_GROUPS = 128
 
@@ -32,14 +33,38 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class PhysicalBarrier:
+    """Where channels come together: barriers and signals of all of them are aligned, then go on once.
+
+    A forward edge is one channel, an exchange is one per subtask.
+    """
+
+    forwards: int = 0
+    exchanges: int = 0
+
+    def upstream_count(self, parallelism: int) -> int:
+        """The channels that come together here."""
+        return self.forwards + self.exchanges * parallelism
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A chain of operators with the edges that come in and go out. It is named after the first operator that is keyed, a source
-    or a sink, or else after its first."""
+    or a sink, or else after its first. ``barrier``: what is between it and its inputs."""
 
     name: str
     operators: tuple[OperatorSpec, ...]
     inputs: tuple[Edge, ...] = ()
     outputs: tuple[Edge, ...] = ()
+    barrier: PhysicalBarrier | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalResultCollect:
+    """The end of the plan: the stages with sinks, in the user's order. A signal is answered when it has passed all of them."""
+
+    sinks: tuple[str, ...] = ()
+    barrier: PhysicalBarrier | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +79,12 @@ class PhysicalPlan:
     key_groups: int = KEY_GROUPS
     notes: dict[str, Any] = field(default_factory=dict)
     parallelism: int = 1
+    result: PhysicalResultCollect = field(default_factory=PhysicalResultCollect)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Every parameter that a function of the plan reads, by name."""
+        return united(each for spec in self.operators for each in spec.parameters)
 
     @property
     def edges(self) -> tuple[Edge, ...]:

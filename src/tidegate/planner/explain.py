@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.errors import InvalidUseError
 from tidegate.plan.physical import PhysicalPlan
-from tidegate.planner.rules import insert_barrier_for_fan_in
 from tidegate.planner.tree import Child, PhysicalNode, physical_tree
 from tidegate.values import Json
 
@@ -19,13 +18,13 @@ FORMATS = ("text", "json", "mermaid")
 
 
 def explain(plan: PhysicalPlan, checkpoint: CheckpointConfig | None = None, format: str = "text") -> str:
-    """The plan with a ``PhysicalBarrier`` below every fan-in.
+    """The plan that runs, with a ``PhysicalBarrier`` below every fan-in.
 
     Without ``checkpoint`` edges show the default settings.
     """
     if format not in FORMATS:
         raise InvalidUseError(f"explain knows {', '.join(FORMATS)} format={format!r}")
-    root = insert_barrier_for_fan_in(physical_tree(plan, checkpoint))
+    root = physical_tree(plan, checkpoint)
     match format:
         case "json":
             return _json(plan, root)

@@ -1,7 +1,7 @@
 """The rewrites between what the user asked for and what runs: one rule, one function.
 
 ``LOGICAL_RULES`` run first, in this order. Then ``tidegate.planner.stages`` chains operators into stages. Last of
-all ``insert_barrier_for_fan_in`` makes every fan-in of the physical tree visible. No rule changes rows,
+all ``insert_barrier_for_fan_in`` puts a barrier before every fan-in of the physical plan. No rule changes rows,
 offsets or watermarks. Rules ask operators; only filters and projections, which rules move around, are known by kind.
 """
 
@@ -15,7 +15,7 @@ from tidegate.operators.late import part_late_rows
 from tidegate.operators.source import Read
 from tidegate.plan.logical import LogicalPlan, consumers, rewrite, topological
 from tidegate.plan.operator import OperatorSpec
-from tidegate.planner.tree import PhysicalNode, is_exchange, upstream_count
+from tidegate.plan.physical import Edge, PhysicalBarrier, PhysicalPlan
 
 
 def push_projections(plan: LogicalPlan) -> LogicalPlan:
@@ -64,21 +64,15 @@ def apply_rules(plan: LogicalPlan) -> LogicalPlan:
     return plan
 
 
-def insert_barrier_for_fan_in(root: PhysicalNode) -> PhysicalNode:
-    """Put a ``PhysicalBarrier`` above the children of every fan-in and of every receiver of an exchange.
+def insert_barrier_for_fan_in(plan: PhysicalPlan) -> PhysicalPlan:
+    """Put a ``PhysicalBarrier`` between every fan-in, every receiver of an exchange, and what feeds them.
 
-    Shared children are rewritten once. Children keep their ports below the barrier, so a join still knows
-    left from right.
+    The fan-ins of a running node have as many inputs as these say. Ports stay apart, so a join still knows left from right.
     """
-    done: dict[PhysicalNode, PhysicalNode] = {}
-
-    def visit(node: PhysicalNode) -> PhysicalNode:
-        if node not in done:
-            children = tuple(replace(child, node=visit(child.node)) for child in node.children)
-            done[node] = _fenced(replace(node, children=children))
-        return done[node]
-
-    return visit(root)
+    stages = tuple(replace(stage, barrier=_fence(stage.inputs)) for stage in plan.stages)
+    sinks = len(plan.result.sinks)
+    result = replace(plan.result, barrier=PhysicalBarrier(forwards=sinks) if sinks > 1 else None)
+    return replace(plan, stages=stages, result=result)
 
 
 # -- projections ---------------------------------------------------------------------------------------------
@@ -121,12 +115,6 @@ def _pushed(node: Filter, only: dict[OperatorSpec, bool]) -> OperatorSpec:
 # -- fan-ins -------------------------------------------------------------------------------------------------
 
 
-def _fenced(node: PhysicalNode) -> PhysicalNode:
-    if len(node.children) < 2 and not any(is_exchange(child.node) for child in node.children):
-        return node
-    barrier = PhysicalNode(
-        kind="PhysicalBarrier",
-        properties={"upstream_count": upstream_count(node)},
-        children=node.children,
-    )
-    return replace(node, children=(barrier.as_child(),))
+def _fence(inputs: tuple[Edge, ...]) -> PhysicalBarrier | None:
+    exchanges = sum(edge.kind == "hash" for edge in inputs)
+    return PhysicalBarrier(len(inputs) - exchanges, exchanges) if len(inputs) > 1 or exchanges else None

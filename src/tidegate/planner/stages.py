@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from tidegate.errors import InvalidUseError
 from tidegate.plan.logical import LogicalPlan, consumers, topological
 from tidegate.plan.operator import OperatorSpec
-from tidegate.plan.physical import KEY_GROUPS, Edge, PhysicalPlan, Stage
+from tidegate.plan.physical import KEY_GROUPS, Edge, PhysicalPlan, PhysicalResultCollect, Stage
 from tidegate.planner.names import name_operators
-from tidegate.planner.rules import apply_rules
+from tidegate.planner.rules import apply_rules, insert_barrier_for_fan_in
 
 
 def build(plan: LogicalPlan, parallelism: int) -> PhysicalPlan:
@@ -25,12 +25,16 @@ def build(plan: LogicalPlan, parallelism: int) -> PhysicalPlan:
     check_parallelism(parallelism)
     ready = apply_rules(name_operators(plan))
     _check_names(ready)
-    return PhysicalPlan(
+    stages = _stages(_chains(ready))
+    ends = {stage.operators[-1].name: stage.name for stage in stages}
+    physical = PhysicalPlan(
         plan.job,
-        _stages(_chains(ready)),
+        stages,
         notes={"sinks": [sink.name for sink in ready.sinks]},
         parallelism=parallelism,
+        result=PhysicalResultCollect(tuple(ends[sink.name] for sink in ready.sinks)),
     )
+    return insert_barrier_for_fan_in(physical)
 
 
 def check_parallelism(parallelism: object) -> None:

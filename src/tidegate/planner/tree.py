@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidegate.core.checkpoint.config import CheckpointConfig, UnalignedMode
-from tidegate.operators.sink import Write
-from tidegate.plan.physical import Edge, PhysicalPlan, Stage
+from tidegate.plan.physical import Edge, PhysicalBarrier, PhysicalPlan, Stage
 from tidegate.plan.units import duration_text
 from tidegate.values import Json
 
@@ -39,24 +38,8 @@ class PhysicalNode:
         return Child(self, port)
 
 
-def is_exchange(node: PhysicalNode) -> bool:
-    """True for an edge between all subtasks."""
-    return node.kind == "PhysicalExchange"
-
-
-def upstream_count(node: PhysicalNode) -> int:
-    """The channels that come together at a node: one per child, and per sending subtask of an exchange."""
-    return sum(_channels(child.node) for child in node.children)
-
-
-def _channels(node: PhysicalNode) -> int:
-    channels = node.properties["channels"] if is_exchange(node) else 1
-    assert isinstance(channels, int)
-    return channels
-
-
 def physical_tree(plan: PhysicalPlan, checkpoint: CheckpointConfig | None = None) -> PhysicalNode:
-    """The tree of a plan, before barriers are put in.
+    """The tree of a plan.
 
     Without ``checkpoint`` the default settings are shown.
     """
@@ -64,15 +47,17 @@ def physical_tree(plan: PhysicalPlan, checkpoint: CheckpointConfig | None = None
     tops: dict[str, PhysicalNode] = {}
     for stage in plan.stages:
         children = tuple(_edge(plan, edge, tops[edge.source], config) for edge in stage.inputs)
-        tops[stage.name] = _chain(stage, children)
-    sinks = [tops[stage.name].as_child(port) for port, stage in enumerate(_sink_stages(plan))]
-    return PhysicalNode("PhysicalResultCollect", children=tuple(sinks))
+        tops[stage.name] = _chain(stage, _fenced(plan, stage.barrier, children))
+    sinks = tuple(tops[name].as_child(port) for port, name in enumerate(plan.result.sinks))
+    return PhysicalNode("PhysicalResultCollect", children=_fenced(plan, plan.result.barrier, sinks))
 
 
-def _sink_stages(plan: PhysicalPlan) -> list[Stage]:
-    """In the order in which the user gave the sinks."""
-    ends = {stage.operators[-1].name: stage for stage in plan.stages if isinstance(stage.operators[-1], Write)}
-    return [ends[name] for name in plan.notes.get("sinks", ends)]
+def _fenced(plan: PhysicalPlan, barrier: PhysicalBarrier | None, children: tuple[Child, ...]) -> tuple[Child, ...]:
+    """Children keep their ports below the barrier."""
+    if barrier is None:
+        return children
+    properties: dict[str, Json] = {"upstream_count": barrier.upstream_count(plan.parallelism)}
+    return (PhysicalNode("PhysicalBarrier", properties=properties, children=children).as_child(),)
 
 
 def _chain(stage: Stage, children: tuple[Child, ...]) -> PhysicalNode:

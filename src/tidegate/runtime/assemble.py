@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidegate.core.barrier.align import UnalignedCheckpointConfig
 from tidegate.core.barrier.inject import BarrierInjectorConfig, CheckpointBarrierInjector
 from tidegate.core.barrier.subtask import Subtask
+from tidegate.errors import ProtocolError
 from tidegate.ids import NodeId
 from tidegate.operators.sink import SinkOperator
 from tidegate.operators.source import Read
@@ -176,8 +177,11 @@ def _protocol(stage: Stage, setup: NodeSetup, inputs: int, outputs: int) -> Subt
         for _, output_id in zip(receivers(edge, setup.node, setup.parallelism), ids, strict=False)
         if edge.aligned_only
     }
+    upstreams = inputs if stage.barrier is None else stage.barrier.upstream_count(setup.parallelism)
+    if upstreams != inputs:
+        raise ProtocolError(f"the barrier is not of this stage stage={stage.name} upstream_count={upstreams} channels={inputs}")
     return Subtask(
-        range(inputs),
+        range(upstreams),
         range(outputs),
         setup.checkpoints or UnalignedCheckpointConfig(),
         aligned_only_inputs=any(edge.aligned_only for edge in stage.inputs),

@@ -34,6 +34,7 @@ from tidegate.runtime.host import STALL_TIMEOUT_S
 from tidegate.runtime.metrics import NodeMetrics
 from tidegate.runtime.report import Totals
 from tidegate.runtime.savepoint import Savepoint
+from tidegate.runtime.signals import Signals
 from tidegate.runtime.sinks import Sinks
 from tidegate.runtime.timers import Timers
 from tidegate.wire._gen import control_pb2 as pb
@@ -48,6 +49,7 @@ class Owner(Protocol):
     """The leader, as its gangs see it."""
 
     job: str
+    signals: Signals
 
     @property
     def term(self) -> Term:
@@ -221,7 +223,8 @@ class Gangs:
             self._joining = self._joining.arrived(NodeId(connection.hello.node), self._clock.now_ms())
         if gang.adopting:
             if gang.node_of(connection) is not None:
-                self._adoption = self._adoption.arrived(NodeId(connection.hello.node))
+                hello = connection.hello
+                self._adoption = self._adoption.arrived(NodeId(hello.node), signalled=hello.signalled)
             self._look_at_adoption(gang)
         elif complete:
             self._slowest_ms = max(self._slowest_ms, self._joining.took_ms)
@@ -267,6 +270,8 @@ class Gangs:
                 self._owner.handle(ev.NodeDeclined(node, GangNumber(declined.gang), declined.checkpoint_id, declined.reason))
             case "drained":
                 self._owner.handle(ev.NodeDrained(node, GangNumber(message.drained.gang)))
+            case "signal":
+                self._owner.signals.said(node, message.signal)
             case "progress":
                 self.totals.report(gang.number, node, payload)
             case "failed":

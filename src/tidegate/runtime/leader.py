@@ -37,6 +37,7 @@ from tidegate.runtime.failure import caused
 from tidegate.runtime.following import LOOK_MS
 from tidegate.runtime.gang import GangState, NodeConnection, carried
 from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
+from tidegate.runtime.jobmetrics import job_metrics
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.mailbox import Mailbox
@@ -46,6 +47,7 @@ from tidegate.runtime.operations import Operations
 from tidegate.runtime.remotedriver import RemoteDriver
 from tidegate.runtime.report import aborted, committed, stepped_down
 from tidegate.runtime.requests import Requests
+from tidegate.runtime.signals import SignalOwner, Signals
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.succession import Succession
 from tidegate.runtime.threads import Threads
@@ -90,15 +92,20 @@ class Leader:
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
         self._committed = 0
         self._streak = setup.streak
-        self._stop_requested = self._draining = False
+        self._stop_requested = self._draining = self._over = False
         self.log = setup.log
         self._operations = Operations(self, setup.gangs.host)
         self.succession = Succession(self, setup, self._gangs, self._blocking, clock=clock, timers=self._timers, threads=threads)
+        owner = SignalOwner(
+            self.handle, self.post, clock.now_ms, next_checkpoint_id=lambda: self._machine.next_id,
+            gang=lambda: self._gangs.gang, leads=lambda: self.succession.following is None, drains=self._drains,
+        )  # fmt: skip
+        self.signals = Signals(setup.signals, setup.log.paths, owner, self._requests, threads)
+        self.signal, self.set_parameter = self.signals.send, self.signals.set_parameter
         self.checkpointing = setup.checkpointing
         self.status = "RUNNING" if self.succession.adopts else "STARTING"
         self.error: JobFailedError | None = None
         self.cause: str | None = None
-        self._over = False
         self.ended = threading.Event()
         self.on_end: Callable[[], None] = lambda: None
 
@@ -238,12 +245,10 @@ class Leader:
         if (following := self.succession.following) is not None:
             following.ask("stop", drain=drain).add_done_callback(partial(self._stop_asked, drain))
             return
-        self.status = "STOPPING"
-        self._draining = drain
         if drain:
-            if self._gang is not None:  # else the next one is told as soon as it runs
-                self._gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
+            self.signal("StreamGracefulEnd")
             return
+        self.status = "STOPPING"
         self._stop_requested = True
         why = "stopped while a sink or the store gave no answer: the next start publishes what is committed"
         unsettled = Failure(FailureKind.TRANSIENT, why)
@@ -255,6 +260,10 @@ class Leader:
         if asked.exception() is not None:
             at_ms = self._clock.now_ms() + LOOK_MS
             self._mailbox.post(lambda: self._timers.at(at_ms, partial(self._stop, drain)))
+
+    def _drains(self) -> None:
+        if not self._over:
+            self.status, self._draining = "STOPPING", True
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Committed and aborted checkpoints of this run."""
@@ -274,20 +283,8 @@ class Leader:
         return self._threads.executor(name).submit(work)
 
     def _metrics(self) -> JobMetrics:
-        gang = self._gang
-        return {
-            "status": self.status,
-            **self._gangs.totals.added_up(),
-            **self._watch.metrics(),
-            "put_retries": self._machine.metrics.put_retries,
-            "publish_retries": self._machine.metrics.publish_retries,
-            "stale_messages": self._machine.metrics.stale_messages + self._gangs.stale_messages,
-            "checkpoints_committed": self._committed,
-            "restarts": self._gangs.restarts.total + self._patience.total,
-            "recoveries_ms": list(self._gangs.recoveries_ms),
-            "gang": None if gang is None else gang.number,
-            "nodes": self._gangs.nodes(),
-        }
+        counts = {"committed": self._committed, "waits": self._patience.total}
+        return job_metrics(self.status, self._gangs, self._watch, self.signals, self._machine.metrics, **counts)
 
     # -- what nodes say: called from the server's threads ----------------------------------------------------------
 
@@ -319,13 +316,11 @@ class Leader:
     def gang_runs(self, gang: GangState) -> None:
         """Every node has joined."""
         if self.status != "STOPPING":
-            self.status = "RUNNING"
+            self.status = "STOPPING" if self._draining else "RUNNING"
         self.succession.beat()
-        if gang.draining:
-            self._draining = True
-        if self._draining:  # asked for while nodes were still joining, or of a gang that was lost
-            self.status = "STOPPING"
-            gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
+        self.signals.gang_up(gang)
+        if gang.draining and not self._draining:
+            self.signal("StreamGracefulEnd")
 
     def verdict(self, failure: Failure) -> Verdict:
         """A store that somebody has to fix first is waited for; that is none of the restarts that are counted."""
@@ -361,6 +356,7 @@ class Leader:
             log.error("refused: %s job=%s story=%s", error, self.job, error.story[-5:])
             return
         self._watch.note(event)
+        self.signals.heard(event)
         for effect in effects:
             self._watch.note(effect)
             self._perform(effect)
@@ -395,6 +391,8 @@ class Leader:
                 self._gangs.stop(effect)
             case do.SetTimer():
                 self._timers.at(effect.at_ms, partial(self.handle, ev.Tick()))
+            case do.SendInject():
+                self.signals.inject(effect)
             case do.CheckpointCompleted() | do.CheckpointAborted() | do.RequestRefused():
                 self._note(effect)
             case do.JobFinished():
@@ -468,10 +466,12 @@ class Leader:
                     # Not raised as a warning: this thread must outlive whoever turns warnings into errors.
                     log.warning("ThresholdTooLow: %s job=%s", warning, self.job)
                 self._history.append(committed(effect))
+                self.signals.completed(effect.manifest)
                 self._requests.committed(effect.requests, effect.epoch, wait=effect.manifest.is_savepoint)
             case do.CheckpointAborted():
                 log.info("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
                 self._history.append(aborted(effect))
+                self.signals.aborted(effect.checkpoint_id)
                 self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
                 self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))

@@ -15,6 +15,7 @@ from tidegate.runtime.leaderline import Connect
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.remotedriver import RemoteDriver
+from tidegate.runtime.signals import SignalSetup
 from tidegate.runtime.sinks import Publisher
 
 
@@ -36,6 +37,7 @@ class LeaderSetup:
     """How long a store or a sink that can't be read or written is waited for."""
     stays: bool = True
     """The log outlives this process."""
+    signals: SignalSetup = field(default_factory=SignalSetup)
     hold: bool = False
     """Nothing is started after the takeover until ``proceed`` says so."""
     election: Election | None = None

@@ -99,6 +99,8 @@ class JobMetrics(CountsAddedUp, StorageMetrics):
 
     status: Annotated[str, Metric("", "as `job.status`")]
     checkpoints_committed: Annotated[int, Metric("checkpoints", "committed by this driver", "run")]
+    signals_answered: Annotated[int, Metric("signals", "that all terminal points have seen", "run")]
+    parameters: Annotated[dict[str, int], Metric("versions", "version of each parameter by name; 0 is the initial value")]
     put_retries: Annotated[int, Metric("tries", "to write an entry of the log, but the first", "run")]
     publish_retries: Annotated[int, Metric("tries", "to make committed rows visible, but the first", "run")]
     stale_messages: Annotated[int, Metric("messages", "of an earlier term, gang or checkpoint that the driver ignored", "run")]

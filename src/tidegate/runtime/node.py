@@ -26,6 +26,7 @@ from tidegate.runtime.checkpointer import Checkpointer
 from tidegate.runtime.failure import PeerLost, last_words
 from tidegate.runtime.link import Intake, Link, LocalOutlet
 from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.nodesignals import NodeSignals
 from tidegate.runtime.restore import RestorePlan
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.task import StageTask
@@ -79,6 +80,7 @@ class Node:
         self._checkpointer = Checkpointer(setup, store, threads, mailbox.post, clock.now_ms, self._say_prepared, self._decline)
         self._assembly: Assembly = assemble(setup, self._checkpointer, threads, mailbox.post, clock.now_ms)
         self._checkpointer.tasks = self._assembly.tasks
+        self._signals = NodeSignals(setup.plan, self._assembly.tasks, store, threads, mailbox.post, self._say_signal)
         self._links: dict[ChannelId, Link] = {}
         self._intakes: dict[ChannelId, Intake] = {}
         self._early: list[tuple[ChannelId, StreamMessage[pa.RecordBatch]]] = []
@@ -160,6 +162,7 @@ class Node:
                     progressed |= self._step(task)
                 for link in self._links.values():
                     progressed |= link.pump()
+                self._signals.look()
                 if progressed:
                     self._idle_ms = IDLE_WAIT_MS
                 else:
@@ -300,17 +303,15 @@ class Node:
                 self._abort(message.abort.checkpoint_id, message.abort.reason)
             case "committed":
                 self._checkpointer.committed(Epoch(message.committed.epoch), message.committed.checkpoint_id)
+                self._signals.committed(message.committed.checkpoint_id)
             case "finalize":
                 pass  # every task has ended, so Started had their last state already
             case "stop":
                 self._outcome = message.stop.reason or "stopped"
             case "adopted":
                 self._adopted(message.adopted)
-            case "drain":
-                self._hello.draining = True
-                for task in self._assembly.tasks:
-                    if task.reader is not None:
-                        task.reader.drain()
+            case "signal":
+                self._signals.commanded(message.signal)
             case _:
                 raise ProtocolError(f"an unknown command from the coordinator kind={kind}")
 
@@ -341,12 +342,14 @@ class Node:
 
     def _rejoin(self) -> None:
         self._hello.rejoins = self._running
+        self._hello.draining, self._hello.signalled = self._signals.draining, self._signals.unsettled
         self._say(pb.NodeMessage(hello=self._hello))
 
     def _adopted(self, adopted: pb.Adopted) -> None:
         """Another leader goes on with this gang: what it knows to be committed is, everything else below its term is dead."""
         if adopted.epoch >= 0:
             self._checkpointer.committed(Epoch(adopted.epoch), adopted.checkpoint_id)
+            self._signals.committed(adopted.checkpoint_id)
         self._abort(self._term << 32, "another leader has taken over")
         self._drained_said = False  # whoever heard it is gone
 
@@ -364,6 +367,7 @@ class Node:
 
     def _inject(self, inject: pb.Inject) -> None:
         command = InjectBarrierCommand(inject.checkpoint_id, Epoch(inject.epoch), inject.unaligned)
+        self._signals.injected(inject.checkpoint_id)
         for task in self._assembly.tasks:
             task.inject(command)
         ack = pb.InjectionAck(checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term)
@@ -391,6 +395,9 @@ class Node:
     def _decline(self, checkpoint_id: int, error: TidegateError) -> None:
         declined = pb.Declined(checkpoint_id=checkpoint_id, gang=self._setup.gang, reason=str(error))
         self._say(pb.NodeMessage(declined=declined))
+
+    def _say_signal(self, progress: pb.SignalProgress) -> None:
+        self._say(pb.NodeMessage(signal=progress))
 
     def _say_progress(self) -> None:
         report = self._assembly.report(upload_retries=self._checkpointer.upload_retries, stale_commands=self._stale_commands)

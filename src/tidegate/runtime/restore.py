@@ -18,6 +18,7 @@ from tidegate.errors import CorruptDataError, ProtocolError
 from tidegate.ids import NodeId
 from tidegate.plan.physical import Edge
 from tidegate.runtime.assemble import Assembly
+from tidegate.runtime.nodesignals import restore_parameters
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import edge_text
 from tidegate.runtime.snapshotfile import crc32c, read_inflight, read_run
@@ -47,6 +48,7 @@ class RestorePlan:
 
     def apply(self, assembly: Assembly) -> dict[ChannelId, int]:
         """Give every task its state and queue what was in flight. Gives how many events were replayed per channel."""
+        restore_parameters(self._manifest.parameters, assembly.tasks, self._store)
         for task in assembly.tasks:
             self._restore_source(task)
             self._restore_operators(task)

@@ -44,6 +44,7 @@ from tidegate.runtime.savepoint import Savepoint, read_savepoint
 from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
+from tidegate.runtime.signals import SignalSetup
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.splits import SplitList
 from tidegate.runtime.threads import ThreadPools
@@ -146,6 +147,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
         stays=place is not None and not place.startswith("memory:"),
+        signals=SignalSetup.of(plan, None if place is None else store, saves=options.checkpoint.enabled),
         hold=True,
         election=election,
         leader_timeout_ms=options.leader_timeout_ms,
@@ -188,6 +190,7 @@ def _prepare(
     manifest = None if isinstance(decision, StartFresh | Refuse) else decision.manifest
     if manifest is None and setup.gangs.savepoint is not None:
         manifest = setup.gangs.savepoint.manifest
+        leader.signals.move(manifest, open_store(setup.gangs.savepoint.url))
     # Without a manifest nothing goes on: what earlier commits have read of a spool may be deleted.
     fresh = options.restore == "none" or (manifest is None and setup.coordinator.log.last_id > 0)
     plan = supplied(plan, place, fresh=fresh, manifest=manifest)

@@ -30,14 +30,16 @@ from tidegate.core.barrier.effects import (
     SnapshotComplete,
 )
 from tidegate.core.barrier.inject import CheckpointBarrierInjector, InjectBarrierCommand
-from tidegate.core.barrier.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, StreamMessage, Watermark
+from tidegate.core.barrier.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, Control, StreamMessage, Watermark
 from tidegate.core.barrier.subtask import Subtask
+from tidegate.core.control.signals import ControlSignal
 from tidegate.errors import EpochMismatch, ProtocolError
 from tidegate.ids import Epoch
 from tidegate.operators.map import MapOperator
 from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge, Stage
+from tidegate.plan.signals import Signalled, Told
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.skew import SkewLimit
 from tidegate.runtime.source import Reader
@@ -91,6 +93,16 @@ class Snapshots(Protocol):
         """This checkpoint is over for this task."""
 
 
+class TaskSignals(Protocol):
+    """Where a task learns what a signal means, and says that it has passed."""
+
+    def told(self, signal: ControlSignal) -> Told | None:
+        """The signal as operators hear it; ``None``: it is not for them."""
+
+    def passed(self, task: StageTask, signal: ControlSignal) -> None:
+        """It is after the task's rows so far and on all of its outputs."""
+
+
 class StageTask:
     """Runs one subtask. Loop thread only."""
 
@@ -124,6 +136,7 @@ class StageTask:
         self._now_ms = now_ms
         operators = [operator for _, operator in chain.named]
         self._mapper = next((o for o in operators if isinstance(o, MapOperator)), None)
+        self.signalled = tuple(o for o in operators if isinstance(o, Signalled))
         self.sinks = {name: o for name, o in chain.named if isinstance(o, SinkOperator)}
         self._outputs = _output_ids(stage.outputs, subtask, parallelism)
         self._work: deque[Work] = deque()
@@ -141,11 +154,16 @@ class StageTask:
         self._barrier = (0, 0)
         self.ended = False
         self.idle = False
+        self.signals: TaskSignals | None = None
+        self.last_signal = 0
+        self._hearing: list[Future[None]] = []
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """One piece of work if there is one and the outputs have room. True when something was done."""
+        if self._hearing:
+            self._check_hearing()
         if self._work and not self._awaits_function:
             return self._room() and self._advance()
         if self._mapper is not None and self._mapper.busy:
@@ -279,7 +297,8 @@ class StageTask:
                     self._work.append(self._closing())
                     self._advance()
                 case Forward():
-                    pass  # no operator of ours reacts to a control signal yet
+                    self._work.append(self._forwarded(effect.signal))
+                    self._advance()
                 case InputsRecorded() | BarrierLeft():
                     raise ProtocolError(f"the subtask keeps this to itself effect={type(effect).__name__}")
                 case _:
@@ -314,6 +333,48 @@ class StageTask:
         if barrier is not None:
             self.perform(self.protocol.inject(barrier))
             self.injector.emitted(barrier)
+
+    # -- signals ---------------------------------------------------------------------------------------------------
+
+    def signal(self, signal: ControlSignal) -> None:
+        """A source emits a signal here. What it has read goes before it, room or not. An old number changes nothing."""
+        if self.reader is None or signal.barrier_id <= self.last_signal:
+            return
+        if not self.ended:
+            self._drain()
+        self._pass(signal)
+        if signal.is_terminal:
+            self.reader.drain()
+
+    def _forwarded(self, signal: ControlSignal) -> Work:
+        self._pass(signal)
+        yield from ()
+
+    def _pass(self, signal: ControlSignal) -> None:
+        """Operators hear of it, then it goes onto every output. After the end there is none: receivers count that instead."""
+        assert self.signals is not None, "a node tells its tasks what signals mean"
+        self.last_signal = signal.barrier_id
+        if not self.ended:
+            self.hear(self.signals.told(signal))
+            for output_id in self.protocol.outputs:
+                self.protocol.emit(output_id, Control(signal))
+        self.signals.passed(self, signal)
+
+    def hear(self, told: Told | None) -> None:
+        """Hand it to the operators."""
+        if told is not None:
+            self._hearing += [call for operator in self.signalled for call in operator.signal(told)]
+
+    @property
+    def is_hearing(self) -> bool:
+        """A user's ``on_signal`` has not returned."""
+        return bool(self._hearing)
+
+    def _check_hearing(self) -> None:
+        over = [call for call in self._hearing if call.done()]
+        self._hearing = [call for call in self._hearing if call not in over]
+        for call in over:
+            call.result()
 
     def abort(self, checkpoint_id: int, reason: str) -> None:
         """This id and all below are over."""

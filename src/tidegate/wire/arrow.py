@@ -21,7 +21,7 @@ from tidegate.core.barrier.messages import (
     StreamMessage,
     Watermark,
 )
-from tidegate.core.control.signals import unpack
+from tidegate.core.control.signals import ControlSignal, unpack
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError
 from tidegate.wire.frames import Bytes, Frame, FrameType, pack_i64, unpack_i64
 
@@ -152,6 +152,13 @@ def _encode_event(batch: pa.RecordBatch, size_bytes: int) -> pa.Buffer:
     return payload
 
 
+def _barrier_signal(payload: Bytes) -> ControlSignal:
+    signal = unpack(payload)
+    if not signal.is_barrier:  # passed on per input it would multiply: it belongs on the control line
+        raise ProtocolError(f"an instant signal among the data kind={signal.kind.name} id={signal.barrier_id}")
+    return signal
+
+
 def decode_message(frame: Frame, schema: pa.Schema) -> Message:
     """The message in a frame of the data channel; any other frame is a ``ProtocolError``."""
     match frame.kind:
@@ -162,7 +169,7 @@ def decode_message(frame: Frame, schema: pa.Schema) -> Message:
         case FrameType.BARRIER:
             return Barrier(CheckpointBarrier.unpack(frame.payload))
         case FrameType.CONTROL:
-            return Control(unpack(frame.payload))
+            return Control(_barrier_signal(frame.payload))
         case FrameType.END:
             return End()
         case _:

@@ -94,7 +94,7 @@ class KeyAligner:
 
     @property
     def held(self) -> frozenset[int]:
-        """The inputs that delivered the pending key: nothing behind it may pass."""
+        """The inputs that delivered the pending key: nothing after it may pass."""
         return frozenset(self._arrived)
 
     def arrive(self, input_id: int, key: Hashable) -> Waiting | Complete:

@@ -304,9 +304,9 @@ class UnalignedCheckpointer(Generic[T]):
 
     def _turn_control(self, channel: InputChannel[T], message: Control[T]) -> list[Effect]:
         signal = message.signal
-        if not signal.is_barrier:
-            return [Forward(signal)]
         try:
+            if not signal.is_barrier:  # passed on per input it would multiply
+                raise ProtocolError(f"an instant signal among the data input={channel.input_id} key={signal.key}")
             answer = self._control.arrive(channel.input_id, signal.key)
         except ProtocolError:
             channel.queue.appendleft(message)

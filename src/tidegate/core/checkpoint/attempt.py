@@ -16,6 +16,7 @@ from tidegate.core.checkpoint.adapt import AlignmentTimeout, Observed
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, NodeStats, ObjectEntry
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck
+from tidegate.core.control.requests import ControlChanged
 from tidegate.errors import (
     BarrierInjectionFailed,
     CheckpointAbortedError,
@@ -66,7 +67,8 @@ Overdue: TypeAlias = Promote | GiveUp | None
 class Attempt:
     """The live attempt. Participants are frozen at its start. ``progress_ms``: when a node last moved on.
 
-    ``learned_alignment_timeout_ms`` counts instead of the configured one.
+    ``learned_alignment_timeout_ms`` counts instead of the configured one. ``control``: whether a signal is on its
+    way, which no barrier may overtake, and the parameters of the cut.
     """
 
     checkpoint_id: int
@@ -81,6 +83,7 @@ class Attempt:
     savepoint: str | None = None
     final: bool = False
     learned_alignment_timeout_ms: int | None = None
+    control: ControlChanged = field(default_factory=ControlChanged)
     requests: list[str] = field(default_factory=list)
     phase: CheckpointPhase = CheckpointPhase.INJECTING_BARRIERS
     progress_ms: int = 0
@@ -161,15 +164,19 @@ class Attempt:
 
     def alignment_timeout_ms(self, config: DistributedCheckpointConfig) -> int | None:
         """After how long barriers may overtake; ``None``: never."""
-        aligned = self.final or self.savepoint is not None or not config.enable_unaligned_fallback
+        aligned = self._may_not_overtake or not config.enable_unaligned_fallback
         return None if aligned else self._alignment_timeout_ms(config)
 
     def learned(self, timeout: AlignmentTimeout | None, unaligned: bool) -> AlignmentTimeout | None:
         """The alignment timeout after this attempt's commit. What may not overtake teaches nothing."""
         used_ms = self.learned_alignment_timeout_ms
-        if timeout is None or used_ms is None or self.final or self.savepoint is not None:
+        if timeout is None or used_ms is None or self._may_not_overtake:
             return timeout
         return timeout.learned(Observed(unaligned, self.progress_ms - self.started_ms, used_ms))
+
+    @property
+    def _may_not_overtake(self) -> bool:
+        return self.final or self.control.pinned or self.savepoint is not None
 
     def _alignment_timeout_ms(self, config: DistributedCheckpointConfig) -> int:
         learned_ms = self.learned_alignment_timeout_ms
@@ -200,7 +207,8 @@ def assemble(
     acks = [attempt.acks[node] for node in sorted(attempt.acks)]
     objects: dict[str, ObjectEntry] = {}
     try:
-        for entry in (entry for ack in acks for entry in ack.used_objects()):
+        stored = [ObjectEntry(p.path, p.size_bytes, p.crc32c) for p in attempt.control.parameters if p.path is not None]
+        for entry in (*stored, *(entry for ack in acks for entry in ack.used_objects())):
             if objects.setdefault(entry.path, entry) != entry:
                 raise InvalidUseError(f"two nodes disagree about an object path={entry.path}")
         manifest = CheckpointManifest(
@@ -223,6 +231,7 @@ def assemble(
             operators=tuple(entry for ack in acks for entry in ack.operators),
             sources=tuple(entry for ack in acks for entry in ack.sources),
             inflight=tuple(entry for ack in acks for entry in ack.inflight),
+            parameters=attempt.control.parameters,
             edges=shape.edges_of(entry.channel for ack in acks for entry in ack.inflight),
             committables=tuple(replace(c, epoch=c.epoch or attempt.epoch) for c in committables),
             objects=tuple(objects.values()),

@@ -61,6 +61,7 @@ class DistributedCheckpointCoordinator(Leader):
         self._drained: set[int] = set()
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self._timer: int | None = None
+        self._control = events.ControlChanged()
 
     def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[orders.Effect]:
         """Take a fact, give the orders that follow, to be performed in this order.
@@ -117,6 +118,8 @@ class DistributedCheckpointCoordinator(Leader):
                 self._node_drained(event)
             case events.Published() | events.PublishFailed() | events.Hidden() | events.HideFailed():
                 self._sink_answered(event, now_ms)
+            case events.ControlChanged():
+                self._control = event
             case events.Tick():
                 pass
             case _:
@@ -125,7 +128,7 @@ class DistributedCheckpointCoordinator(Leader):
     def _after_the_end(self, event: events.Event) -> None:
         if isinstance(event, events.TriggerRequested):
             self._refuse(event, f"this coordinator is {self.mode.value}")
-        elif not isinstance(event, events.Tick):
+        elif not isinstance(event, events.Tick | events.ControlChanged):
             self.metrics.stale_messages += 1
 
     # -- requests
@@ -194,6 +197,7 @@ class DistributedCheckpointCoordinator(Leader):
             savepoint=savepoint,
             final=final,
             learned_alignment_timeout_ms=None if self.alignment_timeout is None else self.alignment_timeout.ms,
+            control=self._control,
             requests=[w.request_id for w in served],
         )
         self._counter += 1
@@ -329,8 +333,8 @@ class DistributedCheckpointCoordinator(Leader):
     def _collect(self) -> None:
         """There is no live attempt now, so the next id is the bound."""
         if self.config.auto_gc:
-            collection = orders.CollectGarbage(self.next_id, kept_objects(self.log), resumable(self.log))
-            self._out.append(collection)
+            keep = kept_objects(self.log) | self._control.objects
+            self._out.append(orders.CollectGarbage(self.next_id, keep, resumable(self.log)))
 
     def _abort(self, attempt: Attempt, error: CheckpointAbortedError, now_ms: int, *, failure: bool = True) -> None:
         """Give it up. What its sinks have staged goes into the next manifest: sources do not rewind."""

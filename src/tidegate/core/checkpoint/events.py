@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tidegate.core.checkpoint.prepare import PrepareAck
+from tidegate.core.control.requests import ControlChanged as ControlChanged
 from tidegate.core.log.view import LogRecord, LogView, Takeover
 from tidegate.ids import Epoch, GangNumber, NodeId, Slot, Term
 
@@ -223,6 +224,7 @@ Event: TypeAlias = (
     | NodePrepared
     | NodeDeclined
     | NodeDrained
+    | ControlChanged
     | Published
     | PublishFailed
     | Hidden

@@ -15,7 +15,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidegate.core.log.codec import decode, encode
+from tidegate.core.control.parameters import ParameterEntry
+from tidegate.core.log.codec import build, encode, parse
 from tidegate.core.log.paths import Direction, JobPaths, checkpoint_of
 from tidegate.errors import InvalidUseError
 from tidegate.ids import EPOCH_LIMIT, NO_EPOCH, U32_LIMIT, CheckpointId, Epoch, GangNumber, NodeId, Term
@@ -25,6 +26,9 @@ INLINE_BYTES_MAX = 64 * 1024
 """What a manifest may hold inline, of all nodes together. A single run that is longer is refused."""
 INLINE_NODE_BYTES = 4 * 1024
 """What one node puts there at most: every entry of the log carries it, and a later manifest carries it again."""
+
+ADDED: Mapping[str, object] = {"parameters": []}
+"""Keys that manifests of earlier versions lack."""
 
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -186,7 +190,8 @@ class CheckpointManifest:
     """Everything that a restore needs. Construction checks it; ``check_parent`` checks what it takes from its
     parent.
 
-    ``edges`` says for every channel number in ``inflight`` what it connects: a changed plan may number anew.
+    ``edges`` says for every channel number in ``inflight`` what it connects: a changed plan may number anew. ``parameters`` are
+    those that were set, as every subtask had them at the cut.
     """
 
     job: str
@@ -208,6 +213,7 @@ class CheckpointManifest:
     operators: tuple[OperatorSnapshotEntry, ...] = ()
     sources: tuple[SourceOffsetEntry, ...] = ()
     inflight: tuple[InFlightEntry, ...] = ()
+    parameters: tuple[ParameterEntry, ...] = ()
     edges: Mapping[str, object] = field(default_factory=dict)
     committables: tuple[CommittableEntry, ...] = ()
     objects: tuple[ObjectEntry, ...] = ()
@@ -230,7 +236,7 @@ class CheckpointManifest:
     @classmethod
     def from_json(cls, data: bytes, path: str) -> CheckpointManifest:
         """The manifest in these bytes; anything else is ``CorruptDataError`` naming ``path``."""
-        return decode(cls, data, path)
+        return build(cls, completed(parse(data, path)), path)
 
     @property
     def is_savepoint(self) -> bool:
@@ -259,10 +265,11 @@ class CheckpointManifest:
 
     def _check_owned(self, oldest_id: int, ancestor: CheckpointManifest | None) -> None:
         inherited = frozenset() if ancestor is None else frozenset(ancestor.objects)
+        values = {parameter.path for parameter in self.parameters}  # uploaded once, by the leader, for whatever attempt commits
         paths = JobPaths(self.job)
         for entry in self.objects:
             owner = checkpoint_of(paths.parse(entry.path)) or 0
-            if owner < oldest_id and entry not in inherited:
+            if owner < oldest_id and entry not in inherited and entry.path not in values:
                 raise InvalidUseError(f"names an object that neither it nor its parent owns path={entry.path}")
 
     def _check_numbers(self) -> None:
@@ -284,6 +291,7 @@ class CheckpointManifest:
         check_unique("source offset", ((e.operator, e.subtask) for e in self.sources))
         flights = ((e.operator, e.subtask, e.direction, e.channel, e.peer) for e in self.inflight)
         check_unique("in-flight data", flights)
+        check_unique("parameter", (e.name for e in self.parameters))
         check_unique("committable", (e.key for e in self.committables))
         check_unique("object", (e.path for e in self.objects))
         places = [(e.operator, e.subtask) for e in self.operators] + [(e.operator, e.subtask) for e in self.sources]
@@ -301,9 +309,16 @@ class CheckpointManifest:
             owner = checkpoint_of(paths.parse(path))
             if owner is None or owner > self.checkpoint_id:
                 raise InvalidUseError(f"not an object of this job and of this or an earlier checkpoint path={path}")
-        for path, offset, length in byte_ranges((*self.operators, *self.sources), self.inflight):
+        stored = byte_ranges((*self.operators, *self.sources), self.inflight)
+        values = ((p.path, 0, p.size_bytes) for p in self.parameters if p.path is not None)
+        for path, offset, length in (*stored, *values):
             if path not in sizes or offset + length > sizes[path]:
                 raise InvalidUseError(f"names bytes that no listed object has path={path} offset={offset} length={length}")
+
+
+def completed(plain: object) -> object:
+    """A manifest as JSON with the keys that those of earlier versions lack."""
+    return {**ADDED, **plain} if isinstance(plain, dict) else plain
 
 
 def byte_ranges(

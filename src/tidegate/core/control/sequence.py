@@ -15,7 +15,7 @@ from tidegate.core.control.signals import BarrierControlSignal, BarrierControlSi
 from tidegate.errors import ChannelFull, DuplicateBarrier, EpochMismatch, InvalidUseError, ProtocolError
 
 WAITING_MAX = 64
-"""Barriers that may wait behind the one in flight."""
+"""Barriers that may wait for the one in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The barrier waits; ``ahead`` barriers come before it, the one in flight included."""
+    """The barrier waits; ``ahead`` barriers go before it, the one in flight included."""
 
     ahead: int
 
@@ -87,7 +87,7 @@ class HeadSequencer:
         return tuple(self._waiting)
 
     def request(self, barrier: HeadBarrier) -> Emit | Queued:
-        """Ask for a place in the order. ``ChannelFull``: too many wait. Nothing follows a terminal signal."""
+        """Ask to be next in the order. ``ChannelFull``: too many wait. No other signal follows a terminal one."""
         self._check(barrier)
         self._remember(barrier)
         if self._in_flight is None:
@@ -97,13 +97,13 @@ class HeadSequencer:
         return Queued(ahead=len(self._waiting))
 
     def done(self, key: SequenceKey) -> Emit | None:
-        """The barrier has passed everywhere; the next one goes. A key that is over changes nothing."""
+        """Every source has emitted the barrier; the next one goes. A key that is over changes nothing."""
         if any(key_of(barrier) == key for barrier in self._waiting):
-            raise ProtocolError(f"a barrier that still waits cannot have passed key={key}")
+            raise ProtocolError(f"a barrier that still waits cannot have been emitted key={key}")
         return self._next() if self._is_in_flight(key) else None
 
     def abort(self, key: SequenceKey) -> Emit | None:
-        """Give this barrier up, in flight or waiting; gives the next one if that sets it free. Idempotent."""
+        """Give this barrier up, in flight or waiting; returns the next one if that sets it free. Idempotent."""
         if self._is_in_flight(key):
             if isinstance(key, ControlKey):
                 raise InvalidUseError(f"a control barrier in flight ends only by a restart key={key}")
@@ -124,8 +124,8 @@ class HeadSequencer:
         key = key_of(barrier)
         if self._is_in_flight(key) or any(key_of(other) == key for other in self._waiting):
             raise DuplicateBarrier(f"this barrier is in the order already key={key}")
-        if self._ending is not None:
-            raise InvalidUseError(f"the stream ends: no barrier may follow key={key} ending={self._ending}")
+        if self._ending is not None and isinstance(key, ControlKey):  # checkpoints go on until all has ended
+            raise InvalidUseError(f"the stream ends: no signal may follow key={key} ending={self._ending}")
         number, highest = self._numbers(barrier)
         if number <= highest:
             raise EpochMismatch(f"barrier ids only grow: ask with a higher one key={key} highest={highest}")

@@ -43,10 +43,11 @@ class Adoption:
     timeout_ms: int = ADOPT_TIMEOUT_MS
     joined: frozenset[int] = frozenset()
     has_driver: bool = False
+    signalled: bool = False
 
-    def arrived(self, node: int) -> Adoption:
-        """A node of the gang says hello."""
-        return replace(self, joined=self.joined | {node})
+    def arrived(self, node: int, *, signalled: bool = False) -> Adoption:
+        """A node of the gang says hello. ``signalled``: a signal of the last leader may not have come to all, or is unsaved."""
+        return replace(self, joined=self.joined | {node}, signalled=self.signalled or signalled)
 
     def driver(self, *, there: bool) -> Adoption:
         """The gang's driver has come, or gone."""
@@ -56,6 +57,8 @@ class Adoption:
         """What to do now."""
         complete = len(self.joined) == self.size
         until_ms = self.started_ms + self.timeout_ms
+        if complete and self.has_driver and self.signalled:
+            return Replace("a signal of the leader before may not have come to all nodes, or no checkpoint has what it set")
         if complete and self.has_driver:
             return Adopt()
         if now_ms < until_ms:

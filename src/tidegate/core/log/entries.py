@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from tidegate.core.checkpoint.manifest import FORMAT_VERSION, CheckpointManifest
+from tidegate.core.checkpoint.manifest import FORMAT_VERSION, CheckpointManifest, completed
 from tidegate.core.log.base import Base
 from tidegate.core.log.codec import build, encode, parse, seal, unsealed
 from tidegate.errors import CorruptDataError, InvalidUseError
@@ -140,7 +140,10 @@ def read_entry(data: bytes, path: str, slot: Slot) -> LogRecord:
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise CorruptDataError(f"not an entry that this version of tidegate knows kind={name!r} path={path}", path=path)
-    entry = build(kind, _ADDED.get(name, {}) | plain, path)
+    plain = _ADDED.get(name, {}) | plain
+    if "manifest" in plain:
+        plain["manifest"] = completed(plain["manifest"])
+    entry = build(kind, plain, path)
     if entry.slot != slot:
         raise CorruptDataError(f"an entry of another slot slot={entry.slot} path={path}", path=path)
     return entry

@@ -26,6 +26,14 @@ class CauseKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_SETUP: _ClassVar[CauseKind]
     CAUSE_STORAGE_UNAVAILABLE: _ClassVar[CauseKind]
     CAUSE_STORAGE_REFUSED: _ClassVar[CauseKind]
+
+class SignalStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SIGNAL_UNKNOWN: _ClassVar[SignalStep]
+    SIGNAL_FETCH: _ClassVar[SignalStep]
+    SIGNAL_EMIT: _ClassVar[SignalStep]
+    SIGNAL_SEEN: _ClassVar[SignalStep]
+    SIGNAL_INSTANT: _ClassVar[SignalStep]
 NODE: Attendant
 DRIVER: Attendant
 OPERATOR: Attendant
@@ -40,9 +48,14 @@ CAUSE_NOT_JOINED: CauseKind
 CAUSE_SETUP: CauseKind
 CAUSE_STORAGE_UNAVAILABLE: CauseKind
 CAUSE_STORAGE_REFUSED: CauseKind
+SIGNAL_UNKNOWN: SignalStep
+SIGNAL_FETCH: SignalStep
+SIGNAL_EMIT: SignalStep
+SIGNAL_SEEN: SignalStep
+SIGNAL_INSTANT: SignalStep
 
 class NodeMessage(_message.Message):
-    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat", "call", "reply")
+    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat", "signal", "call", "reply")
     TERM_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +67,7 @@ class NodeMessage(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     term: int
@@ -67,12 +81,13 @@ class NodeMessage(_message.Message):
     failed: Failed
     stopped: Stopped
     heartbeat: Heartbeat
+    signal: SignalProgress
     call: Call
     reply: Reply
-    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., signal: _Optional[_Union[SignalProgress, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node", "gang", "address", "pid", "host", "unable", "attendant", "rejoins", "draining")
+    __slots__ = ("node", "gang", "address", "pid", "host", "unable", "attendant", "rejoins", "draining", "signalled")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +97,7 @@ class Hello(_message.Message):
     ATTENDANT_FIELD_NUMBER: _ClassVar[int]
     REJOINS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    SIGNALLED_FIELD_NUMBER: _ClassVar[int]
     node: int
     gang: int
     address: str
@@ -91,7 +107,8 @@ class Hello(_message.Message):
     attendant: Attendant
     rejoins: bool
     draining: bool
-    def __init__(self, node: _Optional[int] = ..., gang: _Optional[int] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., unable: _Optional[bool] = ..., attendant: _Optional[_Union[Attendant, str]] = ..., rejoins: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
+    signalled: bool
+    def __init__(self, node: _Optional[int] = ..., gang: _Optional[int] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., unable: _Optional[bool] = ..., attendant: _Optional[_Union[Attendant, str]] = ..., rejoins: _Optional[bool] = ..., draining: _Optional[bool] = ..., signalled: _Optional[bool] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("number", "verb", "json")
@@ -200,7 +217,7 @@ class Doing(_message.Message):
     def __init__(self, what: _Optional[str] = ..., for_ms: _Optional[int] = ..., running: _Optional[bool] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("term", "gang", "welcome", "started", "inject", "promote", "abort", "committed", "finalize", "stop", "heartbeat", "drain", "call", "reply", "adopted")
+    __slots__ = ("term", "gang", "welcome", "started", "inject", "promote", "abort", "committed", "finalize", "stop", "heartbeat", "signal", "call", "reply", "adopted")
     TERM_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -212,7 +229,7 @@ class CoordinatorMessage(_message.Message):
     FINALIZE_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     ADOPTED_FIELD_NUMBER: _ClassVar[int]
@@ -227,11 +244,11 @@ class CoordinatorMessage(_message.Message):
     finalize: Finalize
     stop: Stop
     heartbeat: Heartbeat
-    drain: Drain
+    signal: Signal
     call: Call
     reply: Reply
     adopted: Adopted
-    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., promote: _Optional[_Union[Promote, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., finalize: _Optional[_Union[Finalize, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., adopted: _Optional[_Union[Adopted, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., promote: _Optional[_Union[Promote, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., finalize: _Optional[_Union[Finalize, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., signal: _Optional[_Union[Signal, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., adopted: _Optional[_Union[Adopted, _Mapping]] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("node", "address")
@@ -321,6 +338,20 @@ class Stop(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
-class Drain(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+class Signal(_message.Message):
+    __slots__ = ("step", "frame")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    step: SignalStep
+    frame: bytes
+    def __init__(self, step: _Optional[_Union[SignalStep, str]] = ..., frame: _Optional[bytes] = ...) -> None: ...
+
+class SignalProgress(_message.Message):
+    __slots__ = ("id", "step", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    step: SignalStep
+    error: str
+    def __init__(self, id: _Optional[int] = ..., step: _Optional[_Union[SignalStep, str]] = ..., error: _Optional[str] = ...) -> None: ...
