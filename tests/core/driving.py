@@ -26,6 +26,11 @@ EVERYONE = frozenset(range(NODES))
 UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
+def kinds(given: list[orders.Effect]) -> list[type]:
+    """What was ordered, timers left out."""
+    return [type(order) for order in given if not isinstance(order, orders.SetTimer)]
+
+
 def make_ack(node: int, checkpoint_id: int, gang: int = 0, *, rows: bool = True, **changes: Any) -> PrepareAck:
     """A complete report with one uploaded object and, by default, one committable."""
     path = PATHS.state(checkpoint_id, node)

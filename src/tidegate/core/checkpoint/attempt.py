@@ -52,17 +52,17 @@ class Promote:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class Expired:
     """A deadline has passed."""
 
     error: CheckpointAbortedError
 
 
-Overdue: TypeAlias = Promote | GiveUp | None
+Overdue: TypeAlias = Promote | Expired | None
 
 
 @dataclass(slots=True, kw_only=True)
-class Attempt:
+class CheckpointAttempt:
     """The live attempt. Participants are frozen at its start. ``progress_ms``: when a node last moved on.
 
     ``threshold_ms`` is a learned threshold, which counts instead of the configured one.
@@ -148,12 +148,12 @@ class Attempt:
             return None
         age_ms = now_ms - self.started_ms
         if age_ms >= config.checkpoint_timeout_ms:
-            return GiveUp(self._late(CheckpointTimeout, "it took too long", age_ms))
+            return Expired(self._late(CheckpointTimeout, "it took too long", age_ms))
         if self.phase is CheckpointPhase.INJECTING_BARRIERS:
             if age_ms >= config.barrier_injection_timeout_ms:
-                return GiveUp(self._late(BarrierInjectionFailed, "sources did not take the barrier", age_ms))
+                return Expired(self._late(BarrierInjectionFailed, "sources did not take the barrier", age_ms))
         elif now_ms - self.progress_ms >= config.node_snapshot_timeout_ms:
-            return GiveUp(self._late(CheckpointTimeout, "nodes did not report in time", age_ms))
+            return Expired(self._late(CheckpointTimeout, "nodes did not report in time", age_ms))
         if self._promotable(config) and age_ms >= self._threshold_ms(config):
             return Promote()
         return None
@@ -182,7 +182,7 @@ class Attempt:
 
 
 def assemble(
-    attempt: Attempt,
+    attempt: CheckpointAttempt,
     shape: PlanShape,
     committables: Iterable[CommittableEntry],
     *,

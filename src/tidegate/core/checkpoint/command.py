@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.core.checkpoint.attempt import Attempt
+from tidegate.core.checkpoint.attempt import CheckpointAttempt
 from tidegate.core.checkpoint.orders import (
     CheckpointStarted,
     Effect,
@@ -19,7 +19,7 @@ from tidegate.core.checkpoint.orders import (
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 
 
-def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[Effect]:
+def start(attempt: CheckpointAttempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[Effect]:
     """Tell every node that it begins, BEFORE any of them is told to inject or to report its last state."""
     threshold_ms = attempt.alignment_timeout_ms(config)
     started = CheckpointStarted(
@@ -40,7 +40,7 @@ def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -
     return [*begin, *(SendInject(node, stamp, *numbers, unaligned) for node in sorted(attempt.sources))]
 
 
-def promote(attempt: Attempt, stamp: Stamp) -> list[Effect]:
+def promote(attempt: CheckpointAttempt, stamp: Stamp) -> list[Effect]:
     """Let barriers overtake where they have not left yet.
 
     A node that has reported has nothing left to promote.
@@ -53,6 +53,6 @@ def abort(nodes: Iterable[int], stamp: Stamp, checkpoint_id: int, reason: str) -
     return [SendAbort(node, stamp, checkpoint_id, reason) for node in sorted(nodes)]
 
 
-def committed(attempt: Attempt, stamp: Stamp) -> list[Effect]:
+def committed(attempt: CheckpointAttempt, stamp: Stamp) -> list[Effect]:
     """The manifest is in the log."""
     return [SendCommitted(n, stamp, attempt.epoch, attempt.checkpoint_id) for n in sorted(attempt.nodes)]
