@@ -117,6 +117,8 @@ class Node:
                     self.fire(leader, number)
             case orders.SendAbort(checkpoint_id=number):
                 self.dead = max(self.dead, number)
+            case orders.SendCommitted(checkpoint_id=number):
+                self.world.mail.append((leader, events.CommitAcked(self.index, self.gang, self.term, number)))
             case _:
                 pass
 
@@ -130,7 +132,7 @@ class Node:
             self.staged.append(CommittableEntry("out", self.index, self.gang, number, rows))
             self.cut = self.offset
         mail = self.world.mail
-        mail.append((leader, events.InjectionAcked(self.index, self.gang, self.term, number)))
+        mail.append((leader, events.InjectionAcked(self.index, self.gang, self.term, number, 1)))
         mail.append((leader, events.NodePrepared(self.ack(number))))
 
     def ack(self, number: int) -> PrepareAck:

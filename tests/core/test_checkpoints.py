@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from coordination import PATHS
+from coordination import CONFIG, PATHS
 from driving import EVERYONE, Driver, kinds, make_ack
 from test_view import commit, takeover
 
@@ -25,6 +25,7 @@ from tidegate.errors import (
     CheckpointTimeout,
     ManifestSerializationFailed,
     NodeFailed,
+    NodeRejected,
     ProtocolError,
     TooManyConcurrent,
 )
@@ -208,7 +209,7 @@ def test_an_ack_of_a_dead_attempt_is_stale() -> None:
     driver.tell(events.NodePrepared(make_ack(0, first)))
     second = driver.trigger()
     driver.tell(events.NodePrepared(make_ack(0, first)))
-    driver.tell(events.InjectionAcked(0, 0, 0, first))
+    driver.tell(events.InjectionAcked(0, 0, 0, first, 1))
     driver.tell(events.NodeDeclined(0, 0, first, "late"))
     assert driver.machine.metrics.stale_messages == 4
     assert driver.live == second
@@ -218,10 +219,10 @@ def test_an_ack_of_a_dead_attempt_is_stale() -> None:
     "impossible",
     [
         lambda number: events.NodePrepared(make_ack(9, number, rows=False)),
-        lambda number: events.InjectionAcked(9, 0, 0, number),
+        lambda number: events.InjectionAcked(9, 0, 0, number, 1),
         lambda number: events.NodeDeclined(9, 0, number, "x"),
         lambda number: events.NodePrepared(make_ack(0, number + 1)),
-        lambda number: events.InjectionAcked(0, 0, 0, number + 1),
+        lambda number: events.InjectionAcked(0, 0, 0, number + 1, 1),
         lambda number: events.NodeDrained(9, 0),
     ],
 )
@@ -268,7 +269,7 @@ def test_a_node_that_fails_while_others_wait_ends_the_checkpoint() -> None:
     driver.inject_acked(0)
     driver.inject_acked(1)
     driver.tell(events.NodeDeclined(1, 0, number, "disk full"))
-    assert type(aborted(driver).error) is NodeFailed
+    assert type(aborted(driver).error) is NodeRejected
 
 
 def test_reports_that_make_no_manifest_fail_the_checkpoint() -> None:
@@ -478,3 +479,70 @@ def test_only_facts_about_an_attempt_are_taken() -> None:
     machine: Any = Driver().start().machine
     with pytest.raises(AssertionError):
         machine.checkpoints.handle(events.Tick(), 0, 0)
+
+
+# -- notices, and who is to blame ----------------------------------------------------------------------------
+
+
+def test_a_commit_is_told_again_until_every_node_has_acknowledged_it() -> None:
+    driver = Driver().start()
+    driver.acks_commits = False
+    number = driver.checkpoint().checkpoint_id
+    driver.tell(events.CommitAcked(0, 0, 0, number))
+    again = driver.tick(1_000)
+    assert [(order.node, order.checkpoint_id) for order in again if isinstance(order, orders.SendCommitted)] == [(1, number)]
+    assert driver.machine.checkpoints.notices.committed_nodes == {0} and driver.machine.metrics.commit_notice_retries == 1
+    driver.tell(events.CommitAcked(1, 0, 0, number))
+    assert orders.SendCommitted not in kinds(driver.tick(9_000))
+    assert driver.machine.checkpoints.notices.committed_nodes == EVERYONE
+
+
+def test_a_gang_that_is_lost_is_told_nothing_more() -> None:
+    driver = Driver().start()
+    driver.acks_commits = False
+    driver.checkpoint()
+    driver.lose_gang()
+    assert orders.SendCommitted not in kinds(driver.tick(9_000))
+
+
+@pytest.mark.parametrize("late", [events.CommitAcked(0, 7, 0, 1), events.CommitAcked(0, 0, 7, 1), events.CommitAcked(0, 0, 0, 9)])
+def test_an_acknowledgement_of_another_gang_term_or_commit_is_stale(late: events.CommitAcked) -> None:
+    driver = Driver().start()
+    driver.acks_commits = False
+    driver.checkpoint()
+    driver.tell(late)
+    assert driver.machine.metrics.stale_messages == 1
+    assert driver.machine.checkpoints.notices.committed_nodes == frozenset()
+
+
+def test_a_node_that_injects_into_too_few_sources_fails_the_checkpoint_by_name() -> None:
+    driver = Driver().start()
+    number = driver.trigger()
+    driver.tell(events.InjectionAcked(1, 0, 0, number, source_count=0))
+    over = aborted(driver)
+    assert isinstance(over.error, BarrierInjectionFailed) and "node 1 put the barrier into 0 sources and hosts 1" in over.reason
+    assert over.failed_nodes == {1: "put the barrier into 0 sources and hosts 1"}
+
+
+def test_a_wrong_count_that_comes_after_the_put_changes_nothing() -> None:
+    driver = Driver().start()
+    number = driver.trigger()
+    driver.prepare_all()
+    assert kinds(driver.tell(events.InjectionAcked(1, 0, 0, number, source_count=0))) == []
+    assert kinds(driver.answer())[0] is orders.WriteLatestHint
+
+
+def test_the_nodes_that_did_not_answer_are_named() -> None:
+    driver = Driver().start()
+    driver.trigger()
+    driver.inject_acked(0)
+    driver.tick(CONFIG.barrier_injection_timeout_ms)
+    assert aborted(driver).failed_nodes == {1: "did not take the barrier"}
+
+
+def test_the_node_that_took_the_gang_with_it_is_named() -> None:
+    driver = Driver().start()
+    driver.trigger()
+    driver.tell(events.GangLost(0, "node 1 is gone", 1))
+    over = aborted(driver)
+    assert isinstance(over.error, NodeFailed) and over.failed_nodes == {1: "node 1 is gone"} and not over.failure

@@ -191,13 +191,16 @@ class Gangs:
         match message.WhichOneof("body"):
             case "injection_ack":
                 ack = message.injection_ack
-                self._owner.handle(ev.InjectionAcked(node, ack.gang, ack.term, ack.checkpoint_id))
+                self._owner.handle(ev.InjectionAcked(node, ack.gang, ack.term, ack.checkpoint_id, ack.source_count))
             case "prepared":
                 self.totals.prepared(payload)
                 self._owner.handle(ev.NodePrepared(payload))
             case "declined":
                 declined = message.declined
                 self._owner.handle(ev.NodeDeclined(node, declined.gang, declined.checkpoint_id, declined.reason))
+            case "commit_ack":
+                number = message.commit_ack.checkpoint_id
+                self._owner.handle(ev.CommitAcked(node, message.gang, message.term, number))
             case "drained":
                 self._owner.handle(ev.NodeDrained(node, message.drained.gang))
             case "progress":
@@ -263,7 +266,7 @@ class Gangs:
         self._restarting_since = now_ms
         self._resume_at = now_ms + verdict.wait_ms if isinstance(verdict, RestartAfter) else None
         self._owner.gang_lost(failure, verdict)
-        self._owner.handle(ev.GangLost(gang.number, failure.text))
+        self._owner.handle(ev.GangLost(gang.number, failure.text, failure.node))
 
     # -- for people ------------------------------------------------------------------------------------------------
 

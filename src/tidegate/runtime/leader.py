@@ -40,7 +40,7 @@ from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.opening import Opening
-from tidegate.runtime.report import aborted, committed, stepped_down
+from tidegate.runtime.report import aborted, checkpoint_metrics, committed, stepped_down
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
@@ -229,8 +229,7 @@ class Leader:
             "status": self.status,
             **self._gangs.totals.added_up(),
             **self._watch.metrics(),
-            "put_retries": self._machine.metrics.put_retries,
-            "publish_retries": self._machine.metrics.publish_retries,
+            **checkpoint_metrics(self._machine),
             "stale_messages": self._machine.metrics.stale_messages + self._gangs.stale_messages,
             "checkpoints_committed": self._committed,
             "restarts": self._gangs.restarts.total + self._patience.total,

@@ -290,7 +290,7 @@ class Node:
             case "abort":
                 self._abort(message.abort.checkpoint_id, message.abort.reason)
             case "committed":
-                self._checkpointer.committed(message.committed.epoch, message.committed.checkpoint_id)
+                self._committed(message.committed)
             case "finalize":
                 pass  # every task has ended, so Started had their last state already
             case "stop":
@@ -334,10 +334,18 @@ class Node:
 
     def _inject(self, inject: pb.Inject) -> None:
         command = InjectBarrierCommand(inject.checkpoint_id, inject.epoch, inject.unaligned)
-        for task in self._assembly.tasks:
+        sources = [task for task in self._assembly.tasks if task.injector is not None]
+        for task in sources:
             task.inject(command)
-        ack = pb.InjectionAck(checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term)
+        ack = pb.InjectionAck(
+            checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term, source_count=len(sources)
+        )
         self._say(pb.NodeMessage(injection_ack=ack))
+
+    def _committed(self, committed: pb.Committed) -> None:
+        """The coordinator says it again until it has an answer. Idempotent."""
+        self._checkpointer.committed(committed.epoch, committed.checkpoint_id)
+        self._say(pb.NodeMessage(commit_ack=pb.CommitAck(checkpoint_id=committed.checkpoint_id)))
 
     def _deadline(self, checkpoint_id: int) -> None:
         for task in self._assembly.tasks:

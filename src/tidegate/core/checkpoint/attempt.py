@@ -22,6 +22,7 @@ from tidegate.errors import (
     CheckpointTimeout,
     InvalidUseError,
     ManifestSerializationFailed,
+    NodeTimeout,
     UnexpectedPhase,
 )
 
@@ -153,7 +154,7 @@ class CheckpointAttempt:
             if age_ms >= config.barrier_injection_timeout_ms:
                 return Expired(self._late(BarrierInjectionFailed, "sources did not take the barrier", age_ms))
         elif now_ms - self.progress_ms >= config.node_snapshot_timeout_ms:
-            return Expired(self._late(CheckpointTimeout, "nodes did not report in time", age_ms))
+            return Expired(self._late(NodeTimeout, "nodes did not report in time", age_ms))
         if self._promotable(config) and age_ms >= self._threshold_ms(config):
             return Promote()
         return None
@@ -178,7 +179,8 @@ class CheckpointAttempt:
     def _late(self, kind: type[CheckpointAbortedError], what: str, age_ms: int) -> CheckpointAbortedError:
         injecting = self.phase is CheckpointPhase.INJECTING_BARRIERS
         nodes = sorted(self.sources - self.injected if injecting else self.missing)
-        return kind(f"{what} nodes={nodes} age_ms={age_ms}", checkpoint_id=self.checkpoint_id)
+        missing = dict.fromkeys(nodes, "did not take the barrier" if injecting else "did not report")
+        return kind(f"{what} nodes={nodes} age_ms={age_ms}", checkpoint_id=self.checkpoint_id, failed_nodes=missing)
 
 
 def assemble(

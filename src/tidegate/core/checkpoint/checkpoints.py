@@ -13,7 +13,9 @@ from tidegate.core.checkpoint.attempt import CheckpointAttempt, CheckpointPhase,
 from tidegate.core.checkpoint.gang import Gang
 from tidegate.core.checkpoint.leadership import Leadership
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
-from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheckpointConfig
+from tidegate.core.checkpoint.measure import CoordinatorMetrics
+from tidegate.core.checkpoint.notices import CommitNotices
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck
 from tidegate.core.checkpoint.publish import PublishQueue
 from tidegate.core.checkpoint.requests import RequestQueue
@@ -27,12 +29,15 @@ from tidegate.errors import (
     InvalidUseError,
     ManifestSerializationFailed,
     NodeFailed,
+    NodeRejected,
     ProtocolError,
 )
 from tidegate.ids import CheckpointId
 
 ABORTS_PER_COLLECTION = 8
-CheckpointEvent: TypeAlias = events.InjectionAcked | events.NodePrepared | events.NodeDeclined | events.CancelRequested
+CheckpointEvent: TypeAlias = (
+    events.InjectionAcked | events.NodePrepared | events.NodeDeclined | events.CommitAcked | events.CancelRequested
+)
 
 
 class Checkpoints:
@@ -51,6 +56,7 @@ class Checkpoints:
         self.attempt: CheckpointAttempt | None = None
         self.threshold = config.adaptive_threshold
         self.requests = RequestQueue()
+        self.notices = CommitNotices()
         self._config = config
         self._leadership, self._gang, self._publishing = leadership, gang, publishing
         self._metrics = metrics
@@ -104,7 +110,12 @@ class Checkpoints:
         return command.start(self.attempt, self._leadership.stamp(), self._config)
 
     def watch(self, now_ms: int) -> list[orders.Effect]:
-        """Do what the attempt's deadlines demand."""
+        """Do what the deadlines demand."""
+        again = self.notices.retry(self._leadership.stamp(), now_ms) if self.notices.deadline_ms() is not None else []
+        self._metrics.commit_notice_retries += len(again)
+        return [*again, *self._watch_attempt(now_ms)]
+
+    def _watch_attempt(self, now_ms: int) -> list[orders.Effect]:
         attempt = self.attempt
         overdue = attempt.overdue(self._config, now_ms) if attempt else None
         if attempt and isinstance(overdue, Expired):
@@ -117,7 +128,8 @@ class Checkpoints:
 
     def deadline_ms(self) -> int | None:
         """When ``watch`` has something to do."""
-        return None if self.attempt is None else self.attempt.deadline_ms(self._config)
+        times = (self.notices.deadline_ms(), None if self.attempt is None else self.attempt.deadline_ms(self._config))
+        return min((time for time in times if time is not None), default=None)
 
     # -- what nodes say, and who cancels
 
@@ -130,6 +142,8 @@ class Checkpoints:
                 return self._prepared(ack, now_ms, wall_ms)
             case events.NodeDeclined():
                 return self._declined(event, now_ms)
+            case events.CommitAcked():
+                return self._commit_acked(event)
             case events.CancelRequested():
                 return self._cancel(event, now_ms)
             case _:
@@ -153,6 +167,9 @@ class Checkpoints:
             return []
         if event.node not in attempt.sources:
             raise ProtocolError(f"not a node with sources node={event.node} sources={sorted(attempt.sources)}")
+        if event.source_count != self.shape.source_count and attempt.can_abort:
+            reason = f"put the barrier into {event.source_count} sources and hosts {self.shape.source_count}"
+            return self._failed(attempt, BarrierInjectionFailed, event.node, reason, now_ms)
         attempt.injection_acked(event.node, now_ms)
         return []
 
@@ -162,9 +179,8 @@ class Checkpoints:
         if attempt is None:
             return []
         if faults := self.shape.faults(ack):
-            reason = f"the report of node {ack.node} does not fit the plan: {', '.join(faults[:5])}"
-            error = ManifestSerializationFailed(reason, checkpoint_id=ack.checkpoint_id)
-            return self._abort(attempt, error, now_ms) if attempt.can_abort else []
+            reason = f"sent a report that does not fit the plan: {', '.join(faults[:5])}"
+            return self._failed(attempt, ManifestSerializationFailed, ack.node, reason, now_ms) if attempt.can_abort else []
         if not attempt.prepared(ack, now_ms):
             self._metrics.duplicate_acks += 1
             return []
@@ -176,9 +192,21 @@ class Checkpoints:
         if attempt is None or not attempt.can_abort:
             return []
         injecting = attempt.phase is CheckpointPhase.INJECTING_BARRIERS and event.node in attempt.sources
-        kind = BarrierInjectionFailed if injecting else NodeFailed
-        reason = f"node {event.node} cannot take part: {event.reason}"
-        return self._abort(attempt, kind(reason, checkpoint_id=event.checkpoint_id), now_ms)
+        kind = BarrierInjectionFailed if injecting else NodeRejected
+        return self._failed(attempt, kind, event.node, f"cannot take part: {event.reason}", now_ms)
+
+    def _commit_acked(self, event: events.CommitAcked) -> list[orders.Effect]:
+        leadership = self._leadership
+        is_ours = (event.gang, event.term) == (leadership.log.gang, leadership.term)
+        self._metrics.stale_messages += not (is_ours and self.notices.acked(event.node, event.checkpoint_id))
+        return []
+
+    def _failed(
+        self, attempt: CheckpointAttempt, kind: type[CheckpointAbortedError], node: int, reason: str, now_ms: int
+    ) -> list[orders.Effect]:
+        """One node is the reason, which is a predicate of it."""
+        error = kind(f"node {node} {reason}", checkpoint_id=attempt.checkpoint_id, failed_nodes={node: reason})
+        return self._abort(attempt, error, now_ms)
 
     # -- commit
 
@@ -218,8 +246,9 @@ class Checkpoints:
         self._schedule = self._schedule.completed(now_ms)
         self.threshold = attempt.learned(self.threshold, manifest.is_unaligned)
         duration_ms, requests = now_ms - attempt.started_ms, tuple(attempt.requests)
-        self._metrics.completed(duration_ms, sum(n.bytes_uploaded for n in manifest.nodes), manifest.is_unaligned)
-        told = command.committed(attempt, self._leadership.stamp()) if self._gang.is_alive else []
+        self._metrics.completed(manifest, duration_ms)
+        nodes = attempt.nodes if self._gang.is_alive else frozenset()
+        told = self.notices.send(attempt.checkpoint_id, attempt.epoch, nodes, self._leadership.stamp(), now_ms)
         done = orders.CheckpointCompleted(manifest.checkpoint_id, manifest.epoch, duration_ms, manifest, requests)
         return [orders.WriteLatestHint(manifest.epoch), *told, done, *self._collect()]
 
@@ -251,15 +280,18 @@ class Checkpoints:
         attempt = self.attempt
         if attempt is None or not attempt.can_abort or not left & attempt.nodes:
             return []
-        error = NodeFailed(f"nodes left nodes={sorted(left)}", checkpoint_id=attempt.checkpoint_id)
+        gone = dict.fromkeys(sorted(left & attempt.nodes), "left the gang")
+        error = NodeFailed(f"nodes left nodes={sorted(left)}", checkpoint_id=attempt.checkpoint_id, failed_nodes=gone)
         return self._abort(attempt, error, now_ms)
 
-    def gang_ending(self, reason: str, now_ms: int) -> list[orders.Effect]:
+    def gang_ending(self, reason: str, now_ms: int, node: int | None = None) -> list[orders.Effect]:
         """The gang is gone or about to be stopped: that is no failure of the checkpoint."""
+        self.notices.drop()
         attempt = self.attempt
         if attempt is None or not attempt.can_abort:
             return []
-        error = NodeFailed(reason, checkpoint_id=attempt.checkpoint_id)
+        failed_nodes = {} if node is None else {node: reason}
+        error = NodeFailed(reason, checkpoint_id=attempt.checkpoint_id, failed_nodes=failed_nodes)
         return self._abort(attempt, error, now_ms, failure=False)
 
     def close(self, reason: str) -> list[orders.Effect]:
@@ -284,6 +316,7 @@ class Checkpoints:
         if self._gang.is_alive:
             given += command.abort(attempt.nodes, self._leadership.stamp(), attempt.checkpoint_id, str(error))
         given.append(self._aborted(attempt, str(error), error, failure=failure))
+        self._metrics.aborted(error)
         return given + self._after_abort(now_ms, failure)
 
     @staticmethod
@@ -293,7 +326,6 @@ class Checkpoints:
         return orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, failure)
 
     def _after_abort(self, now_ms: int, failure: bool) -> list[orders.Effect]:
-        self._metrics.checkpoints_aborted += 1
         self._aborts += 1
         if failure:
             self._schedule = self._schedule.failed(now_ms)

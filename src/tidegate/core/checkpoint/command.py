@@ -9,7 +9,6 @@ from tidegate.core.checkpoint.orders import (
     CheckpointStarted,
     Effect,
     SendAbort,
-    SendCommitted,
     SendFinalize,
     SendInject,
     SendPromote,
@@ -51,8 +50,3 @@ def promote(attempt: CheckpointAttempt, stamp: Stamp) -> list[Effect]:
 def abort(nodes: Iterable[int], stamp: Stamp, checkpoint_id: int, reason: str) -> list[Effect]:
     """This id and all below it are dead."""
     return [SendAbort(node, stamp, checkpoint_id, reason) for node in sorted(nodes)]
-
-
-def committed(attempt: CheckpointAttempt, stamp: Stamp) -> list[Effect]:
-    """The manifest is in the log."""
-    return [SendCommitted(n, stamp, attempt.epoch, attempt.checkpoint_id) for n in sorted(attempt.nodes)]

@@ -16,9 +16,10 @@ from tidegate.core.checkpoint.attempt import CheckpointAttempt
 from tidegate.core.checkpoint.checkpoints import Checkpoints
 from tidegate.core.checkpoint.gang import Gang
 from tidegate.core.checkpoint.leadership import Confirmed, Leadership, OutrunTakeover, Settled
+from tidegate.core.checkpoint.measure import CoordinatorMetrics
 from tidegate.core.checkpoint.mode import OVER, PUBLISHING, Mode, moved
 from tidegate.core.checkpoint.outbox import Outbox
-from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheckpointConfig
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape
 from tidegate.core.checkpoint.publish import PublishQueue, SinkAnswer
 from tidegate.core.checkpoint.requests import refused
@@ -107,8 +108,6 @@ class DistributedCheckpointCoordinator:
                 self._gang_running(event, now_ms)
             case events.GangLost():
                 self._gang_lost(event, now_ms)
-            case events.InjectionAcked() | events.NodePrepared() | events.NodeDeclined() | events.CancelRequested():
-                self._out.give_all(self.checkpoints.handle(event, now_ms, self._wall_ms))
             case events.NodeDrained():
                 self._node_drained(event)
             case events.Published() | events.PublishFailed() | events.Hidden() | events.HideFailed():
@@ -116,7 +115,7 @@ class DistributedCheckpointCoordinator:
             case events.Tick():
                 pass
             case _:
-                assert_never(event)
+                self._out.give_all(self.checkpoints.handle(event, now_ms, self._wall_ms))
 
     def _after_the_end(self, event: events.Event) -> None:
         if isinstance(event, events.TriggerRequested):
@@ -265,7 +264,7 @@ class DistributedCheckpointCoordinator:
             return
         self.gang.is_alive = False
         if self.mode is not Mode.FINISHING:
-            self._gang_ending(event.reason, Mode.SETTLING, now_ms)
+            self._gang_ending(event.reason, Mode.SETTLING, now_ms, event.node)
 
     def _stop_requested(self, now_ms: int) -> None:
         self._stopping = True
@@ -275,9 +274,9 @@ class DistributedCheckpointCoordinator:
         elif self.mode in (Mode.STARTING, Mode.RUNNING):
             self._gang_ending("stop requested", Mode.ENDING, now_ms)
 
-    def _gang_ending(self, reason: str, mode: Mode, now_ms: int) -> None:
+    def _gang_ending(self, reason: str, mode: Mode, now_ms: int, node: int | None = None) -> None:
         self.gang.why = reason
-        self._out.give_all(self.checkpoints.gang_ending(reason, now_ms))
+        self._out.give_all(self.checkpoints.gang_ending(reason, now_ms, node))
         self._move(mode)
 
     # -- what follows from it all

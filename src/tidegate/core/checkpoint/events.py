@@ -133,20 +133,22 @@ class GangRunning:
 @dataclass(frozen=True, slots=True)
 class GangLost:
     """A node was lost, the gang failed to start, or it has stopped: no process of it does anything for us any
-    more."""
+    more. ``node`` went first, where that is known."""
 
     gang: int
     reason: str
+    node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InjectionAcked:
-    """A node has taken the barrier command."""
+    """A node has taken the barrier command, for so many sources."""
 
     node: int
     gang: int
     term: int
     checkpoint_id: int
+    source_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,16 @@ class NodeDeclined:
     gang: int
     checkpoint_id: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAcked:
+    """A node knows that this checkpoint is committed."""
+
+    node: int
+    gang: int
+    term: int
+    checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +233,7 @@ Event: TypeAlias = (
     | InjectionAcked
     | NodePrepared
     | NodeDeclined
+    | CommitAcked
     | NodeDrained
     | Published
     | PublishFailed

@@ -1,12 +1,13 @@
 """The coordinator's orders, as data. The facts that answer them are in ``events``.
 
 The shell performs orders in the order in which they are given. ``PutEntry``, ``ReadLog``, ``CheckLog``, ``Hide``,
-``Publish``, ``ResolveRestore``, ``StartGang`` and ``StopGang`` have an answer each, named in their
+``Publish``, ``ResolveRestore``, ``StartGang``, ``StopGang`` and ``SendCommitted`` have an answer each, named in their
 docstrings; the rest has none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -157,7 +158,7 @@ class SendAbort:
 
 @dataclass(frozen=True, slots=True)
 class SendCommitted:
-    """The manifest is in the log. May be lost: every later command says it too."""
+    """The manifest is in the log. Answered by ``CommitAcked``; sent again a few times, and every later command says it too."""
 
     node: int
     stamp: Stamp
@@ -256,6 +257,11 @@ class CheckpointAborted:
     requests: tuple[str, ...]
     error: CheckpointAbortedError
     failure: bool = True
+
+    @property
+    def failed_nodes(self) -> Mapping[int, str]:
+        """The nodes that it failed on, and why; empty when it was nobody's fault."""
+        return self.error.failed_nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The coordinator's settings and its counters. Data only."""
+"""The coordinator's settings. Data only."""
 
 from __future__ import annotations
 
@@ -95,32 +95,6 @@ class DistributedCheckpointConfig:
             retry_ms=self.retry_ms,
             tolerable_failures=self.tolerable_failures,
         )
-
-
-@dataclass(slots=True)
-class CoordinatorMetrics:
-    """Counters of one leader, and the durations of its checkpoints."""
-
-    checkpoints_completed: int = 0
-    checkpoints_aborted: int = 0
-    last_checkpoint_duration_ms: int = 0
-    max_checkpoint_duration_ms: int = 0
-    total_bytes_checkpointed: int = 0
-    unaligned_checkpoints: int = 0
-    leader_failovers: int = 0
-    promotions: int = 0
-    stale_messages: int = 0
-    duplicate_acks: int = 0
-    put_retries: int = 0
-    publish_retries: int = 0
-
-    def completed(self, duration_ms: int, uploaded_bytes: int, unaligned: bool) -> None:
-        """A checkpoint was committed."""
-        self.checkpoints_completed += 1
-        self.last_checkpoint_duration_ms = duration_ms
-        self.max_checkpoint_duration_ms = max(self.max_checkpoint_duration_ms, duration_ms)
-        self.total_bytes_checkpointed += uploaded_bytes
-        self.unaligned_checkpoints += unaligned
 
 
 def _check_at_least(least: int, name: str, value: int) -> None:

@@ -33,7 +33,7 @@ CAUSE_STORAGE_UNAVAILABLE: CauseKind
 CAUSE_STORAGE_REFUSED: CauseKind
 
 class NodeMessage(_message.Message):
-    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat")
+    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat", "commit_ack")
     TERM_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class NodeMessage(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ACK_FIELD_NUMBER: _ClassVar[int]
     term: int
     gang: int
     hello: Hello
@@ -56,7 +57,8 @@ class NodeMessage(_message.Message):
     failed: Failed
     stopped: Stopped
     heartbeat: Heartbeat
-    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    commit_ack: CommitAck
+    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., commit_ack: _Optional[_Union[CommitAck, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("node", "gang", "address", "pid", "host", "unable")
@@ -75,14 +77,22 @@ class Hello(_message.Message):
     def __init__(self, node: _Optional[int] = ..., gang: _Optional[int] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., unable: _Optional[bool] = ...) -> None: ...
 
 class InjectionAck(_message.Message):
-    __slots__ = ("checkpoint_id", "gang", "term")
+    __slots__ = ("checkpoint_id", "gang", "term", "source_count")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_COUNT_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: int
     gang: int
     term: int
-    def __init__(self, checkpoint_id: _Optional[int] = ..., gang: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+    source_count: int
+    def __init__(self, checkpoint_id: _Optional[int] = ..., gang: _Optional[int] = ..., term: _Optional[int] = ..., source_count: _Optional[int] = ...) -> None: ...
+
+class CommitAck(_message.Message):
+    __slots__ = ("checkpoint_id",)
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    def __init__(self, checkpoint_id: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("json",)
