@@ -322,7 +322,8 @@ class Node:
 
     def _started(self, started: pb.Started) -> None:
         """A checkpoint begins somewhere: from now on its deadline counts here, barrier or not."""
-        self._checkpointer.started(started.checkpoint_id, started.term, _epoch(started.parent_epoch))
+        parent = _epoch(started.parent_epoch)
+        self._checkpointer.started(started.checkpoint_id, started.term, parent, compacts=started.compacts)
         for task in self._assembly.tasks:
             task.started(started.checkpoint_id, started.epoch, aligned=started.aligned)
         now_ms = self._clock.now_ms()

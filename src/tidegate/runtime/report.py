@@ -132,10 +132,12 @@ class CheckpointMetrics(TypedDict):
     checkpoints_aborted: int
     checkpoints_aborted_by_error: dict[str, int]
     checkpoints_unaligned: int
+    checkpoints_compacted: int
     last_checkpoint_duration_ms: int
     max_checkpoint_duration_ms: int
     total_checkpoint_duration_ms: int
     last_checkpoint_bytes: int
+    last_checkpoint_stored_bytes: int
     total_checkpoint_bytes: int
     last_checkpoint_node_durations_ms: dict[int, int]
     last_barrier_latency_ms: int
@@ -156,10 +158,12 @@ def checkpoint_metrics(coordinator: DistributedCheckpointCoordinator) -> Checkpo
         "checkpoints_aborted": metrics.checkpoints_aborted,
         "checkpoints_aborted_by_error": dict(metrics.aborts_by_reason),
         "checkpoints_unaligned": metrics.unaligned_checkpoints,
+        "checkpoints_compacted": metrics.compacted_checkpoints,
         "last_checkpoint_duration_ms": metrics.last_checkpoint_duration_ms,
         "max_checkpoint_duration_ms": metrics.max_checkpoint_duration_ms,
         "total_checkpoint_duration_ms": metrics.total_checkpoint_duration_ms,
         "last_checkpoint_bytes": metrics.last_checkpoint_bytes,
+        "last_checkpoint_stored_bytes": metrics.last_checkpoint_stored_bytes,
         "total_checkpoint_bytes": metrics.total_bytes_checkpointed,
         "last_checkpoint_node_durations_ms": dict(metrics.last_node_durations_ms),
         "last_barrier_latency_ms": metrics.last_barrier_latency_ms,

@@ -287,6 +287,7 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
         put_give_up_ms=checkpoint.storage_timeout_ms,
         publish_tries_max=1,
         publish_give_up_ms=checkpoint.storage_timeout_ms,
+        max_checkpoint_bytes=checkpoint.max_checkpoint_size,
         tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,
     )
 

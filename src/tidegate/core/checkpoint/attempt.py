@@ -66,7 +66,7 @@ Overdue: TypeAlias = Promote | Expired | None
 class CheckpointAttempt:
     """The live attempt. Participants are frozen at its start. ``progress_ms``: when a node last moved on.
 
-    ``threshold_ms`` is a learned threshold, which counts instead of the configured one.
+    ``threshold_ms`` is a learned threshold, which counts instead of the configured one. ``compacts``: every run is written again.
     """
 
     checkpoint_id: int
@@ -81,6 +81,7 @@ class CheckpointAttempt:
     savepoint: str | None = None
     final: bool = False
     threshold_ms: int | None = None
+    compacts: bool = False
     requests: list[str] = field(default_factory=list)
     phase: CheckpointPhase = CheckpointPhase.INJECTING_BARRIERS
     progress_ms: int = 0

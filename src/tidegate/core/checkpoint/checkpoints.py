@@ -20,6 +20,7 @@ from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck
 from tidegate.core.checkpoint.publish import PublishQueue
 from tidegate.core.checkpoint.requests import RequestQueue
 from tidegate.core.checkpoint.schedule import Schedule
+from tidegate.core.checkpoint.size import is_outgrown
 from tidegate.core.log.retain import kept_objects, oldest_restorable, resumable
 from tidegate.core.log.view import Commit, encode_entry
 from tidegate.errors import (
@@ -103,6 +104,7 @@ class Checkpoints:
             savepoint=savepoint,
             final=final,
             threshold_ms=None if self.threshold is None else self.threshold.ms,
+            compacts=is_outgrown(log.head, self._config.max_checkpoint_bytes),
             requests=served,
         )
         self._counter += 1
@@ -246,7 +248,7 @@ class Checkpoints:
         self._schedule = self._schedule.completed(now_ms)
         self.threshold = attempt.learned(self.threshold, manifest.is_unaligned)
         duration_ms, requests = now_ms - attempt.started_ms, tuple(attempt.requests)
-        self._metrics.completed(manifest, duration_ms)
+        self._metrics.completed(manifest, duration_ms, compacted=attempt.compacts)
         nodes = attempt.nodes if self._gang.is_alive else frozenset()
         told = self.notices.send(attempt.checkpoint_id, attempt.epoch, nodes, self._leadership.stamp(), now_ms)
         done = orders.CheckpointCompleted(manifest.checkpoint_id, manifest.epoch, duration_ms, manifest, requests)

@@ -30,6 +30,7 @@ def start(attempt: CheckpointAttempt, stamp: Stamp, config: DistributedCheckpoin
         timeout_ms=config.checkpoint_timeout_ms,
         alignment_timeout_ms=threshold_ms,
         aligned=threshold_ms is None,
+        compacts=attempt.compacts,
     )
     nodes, numbers = sorted(attempt.nodes), (attempt.checkpoint_id, attempt.epoch)
     begin: list[Effect] = [SendStarted(node, stamp, started) for node in nodes]

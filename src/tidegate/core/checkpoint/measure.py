@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.checkpoint.size import stored_bytes
 from tidegate.errors import CheckpointAbortedError
 
 
@@ -14,7 +15,7 @@ class CoordinatorMetrics:
 
     ``last_barrier_latency_ms``: from the notice that a checkpoint begins until the last subtask has cut, alignment included.
     ``last_node_durations_ms``: how long each node's part took, until it was durable. ``aborts_by_reason`` counts by the class
-    of the error.
+    of the error. ``last_checkpoint_stored_bytes``: what the objects take that it names, those of earlier checkpoints included.
     """
 
     checkpoints_completed: int = 0
@@ -28,7 +29,9 @@ class CoordinatorMetrics:
     last_barrier_latency_ms: int = 0
     max_barrier_latency_ms: int = 0
     last_node_durations_ms: dict[int, int] = field(default_factory=dict)
+    last_checkpoint_stored_bytes: int = 0
     unaligned_checkpoints: int = 0
+    compacted_checkpoints: int = 0
     leader_failovers: int = 0
     promotions: int = 0
     stale_messages: int = 0
@@ -37,10 +40,12 @@ class CoordinatorMetrics:
     publish_retries: int = 0
     commit_notice_retries: int = 0
 
-    def completed(self, manifest: CheckpointManifest, duration_ms: int) -> None:
+    def completed(self, manifest: CheckpointManifest, duration_ms: int, *, compacted: bool = False) -> None:
         """A checkpoint was committed."""
         self.checkpoints_completed += 1
         self.unaligned_checkpoints += manifest.is_unaligned
+        self.compacted_checkpoints += compacted
+        self.last_checkpoint_stored_bytes = stored_bytes(manifest)
         self.last_checkpoint_duration_ms = duration_ms
         self.max_checkpoint_duration_ms = max(self.max_checkpoint_duration_ms, duration_ms)
         self.total_checkpoint_duration_ms += duration_ms

@@ -89,7 +89,7 @@ class Stamp:
 @dataclass(frozen=True, slots=True)
 class CheckpointStarted:
     """A checkpoint begins. A node's deadlines are receipt + timeout - age. ``aligned``: barriers never
-    overtake."""
+    overtake. ``compacts``: write all state, whatever objects of earlier checkpoints hold of it."""
 
     term: int
     checkpoint_id: int
@@ -99,6 +99,7 @@ class CheckpointStarted:
     timeout_ms: int
     alignment_timeout_ms: int | None
     aligned: bool
+    compacts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ class DistributedCheckpointConfig:
     ``put_give_up_ms``, or a publish that failed ``publish_tries_max`` times in a row and for
     ``publish_give_up_ms``, makes the leader step down: nothing else would be safe. ``publish_budgets`` are of
     sinks, by operator; all others show every epoch at once. After ``base_every`` entries the log is summed up by
-    another one, and what lies before the last but one of those is trimmed.
+    another one, and what lies before the last but one of those is trimmed. A checkpoint whose objects take more than
+    ``max_checkpoint_bytes`` makes the next one a compacted one.
     """
 
     checkpoint_interval_ms: int | None = 30_000
@@ -45,6 +46,7 @@ class DistributedCheckpointConfig:
     publish_give_up_ms: int = 0
     publish_budgets: Mapping[str, PublishBudget] = field(default_factory=dict)
     base_every: int = 64
+    max_checkpoint_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         if self.max_concurrent_checkpoints != 1:
@@ -68,6 +70,7 @@ class DistributedCheckpointConfig:
             "publish_retry_ms",
             "publish_tries_max",
             "base_every",
+            "max_checkpoint_bytes",
         ):
             _check_at_least(1, name, getattr(self, name))
         _check_at_least(0, "unaligned_threshold_ms", self.unaligned_threshold_ms)

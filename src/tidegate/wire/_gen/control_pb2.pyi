@@ -207,7 +207,7 @@ class Welcome(_message.Message):
     def __init__(self, gang: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., restore: _Optional[bytes] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("term", "checkpoint_id", "epoch", "parent_epoch", "age_ms", "timeout_ms", "alignment_timeout_ms", "aligned")
+    __slots__ = ("term", "checkpoint_id", "epoch", "parent_epoch", "age_ms", "timeout_ms", "alignment_timeout_ms", "aligned", "compacts")
     TERM_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,7 @@ class Started(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ALIGNED_FIELD_NUMBER: _ClassVar[int]
+    COMPACTS_FIELD_NUMBER: _ClassVar[int]
     term: int
     checkpoint_id: int
     epoch: int
@@ -224,7 +225,8 @@ class Started(_message.Message):
     timeout_ms: int
     alignment_timeout_ms: int
     aligned: bool
-    def __init__(self, term: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., epoch: _Optional[int] = ..., parent_epoch: _Optional[int] = ..., age_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., alignment_timeout_ms: _Optional[int] = ..., aligned: _Optional[bool] = ...) -> None: ...
+    compacts: bool
+    def __init__(self, term: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., epoch: _Optional[int] = ..., parent_epoch: _Optional[int] = ..., age_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., alignment_timeout_ms: _Optional[int] = ..., aligned: _Optional[bool] = ..., compacts: _Optional[bool] = ...) -> None: ...
 
 class Inject(_message.Message):
     __slots__ = ("term", "checkpoint_id", "epoch", "unaligned")
