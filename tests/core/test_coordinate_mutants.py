@@ -380,6 +380,57 @@ def the_log_is_trimmed_before_its_base_has_landed(patch: pytest.MonkeyPatch) -> 
     return World(Wrong)
 
 
+@mutant("what is below the term is dead")
+def an_adopted_gang_keeps_the_attempts_of_the_leader_before(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _adopt(self) -> None:
+            self.gang.adopt()
+            self.publishing.recover(None, self.log.head)
+
+    return World(Wrong)
+
+
+@mutant("nodes know what is committed")
+def an_adopted_gang_is_not_told_what_was_committed(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Leadership):
+        def stamp(self) -> orders.Stamp:
+            stamp = super().stamp()
+            ours = stamp.committed_id >> 32 == stamp.term
+            return stamp if ours else replace(stamp, committed_epoch=None, committed_id=0)
+
+    patch.setattr(coordinate, "Leadership", Wrong)
+    return World()
+
+
+@mutant("the gang is the log's")
+def any_gang_that_runs_is_adopted(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _gang_running(self, event: events.GangRunning, now_ms: int) -> None:
+            super()._gang_running(replace(event, gang=self.log.gang), now_ms)
+
+    return World(Wrong)
+
+
+@mutant("a lost gang is not taken back")
+def a_gang_is_adopted_by_the_leader_that_lost_it(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _takes_members(self) -> bool:
+            adopts = self.mode is Mode.READY and self.leadership.can_adopt
+            return self.mode in (Mode.STARTING, Mode.RUNNING) or adopts
+
+    return World(Wrong)
+
+
+@mutant("I9 epoch order", "I9 exact")
+def the_head_of_an_adopted_gang_is_not_published_again(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _adopt(self) -> None:
+            super()._adopt()
+            self.publishing.recover(None, None)
+
+    return World(Wrong)
+
+
 def caught(mutant: Mutant, patch: pytest.MonkeyPatch) -> bool:
     """True when one of the mutant's checks notices within the seeds."""
     for seed in range(SEEDS):
