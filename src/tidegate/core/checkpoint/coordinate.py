@@ -21,6 +21,7 @@ from tidegate.core.checkpoint.mode import OVER, PUBLISHING, Mode, moved
 from tidegate.core.checkpoint.outbox import Outbox
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape
+from tidegate.core.checkpoint.progress import Standing, Step, next_step
 from tidegate.core.checkpoint.publish import PublishQueue, SinkAnswer
 from tidegate.core.checkpoint.requests import refused
 from tidegate.core.log.append import Landed, NotAsked, StillOpen
@@ -293,17 +294,31 @@ class DistributedCheckpointCoordinator:
             self._out.give_all(self.checkpoints.trigger(now_ms, self._wall_ms))
 
     def _go_on(self, now_ms: int) -> None:
-        match self.mode:
-            case Mode.RECOVERING if not self.publishing.backlog:
-                self._recovered()
-            case Mode.FINISHING if not self.publishing.backlog:
-                self._finished()
-            case Mode.ENDING if not self.leadership.is_writing:
+        match next_step(self._standing()):
+            case Step.START_GANG:
+                self._start_gang()
+            case Step.STOP_GANG:
                 self._out.give(self.gang.stop(self.log.gang))
-            case Mode.SETTLING if not self.leadership.is_writing and self.publishing.outstanding is None:
-                self._settled(now_ms)
-            case _:
+            case Step.CONFIRM:
+                self._confirm(now_ms)
+            case Step.STOP:
+                self._stopped()
+            case Step.FINISH:
+                self._finished()
+            case None:
                 pass
+            case never:
+                assert_never(never)
+
+    def _standing(self) -> Standing:
+        return Standing(
+            mode=self.mode,
+            writing=self.leadership.is_writing,
+            publishing=self.publishing.outstanding is not None,
+            backlog=self.publishing.backlog > 0,
+            finished=self.log.head is not None and self.log.head.final,
+            stopping=self._stopping,
+        )
 
     def _ask_again(self, now_ms: int) -> None:
         for order in self.leadership.ask_again(now_ms):
@@ -326,21 +341,6 @@ class DistributedCheckpointCoordinator:
         """``None`` while none may start. A put that is open where an attempt could start is a base's: it takes the next slot."""
         held_up = self.mode is not Mode.RUNNING or self.publishing.crowded or self.leadership.is_writing
         return None if held_up else self.checkpoints.due_ms(now_ms)
-
-    def _recovered(self) -> None:
-        head = self.log.head
-        if head is not None and head.final:
-            self._finished()
-        elif self._stopping:
-            self._stopped()
-        else:
-            self._start_gang()
-
-    def _settled(self, now_ms: int) -> None:
-        if not self._stopping:
-            self._confirm(now_ms)
-        elif not self.publishing.backlog:
-            self._stopped()
 
     def _ready(self) -> None:
         self._move(Mode.READY)
