@@ -8,6 +8,7 @@ from driving import EVERYONE, Driver, kinds, make_ack
 from test_view import commit, takeover
 
 from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.answer import STORY_LENGTH
 from tidegate.core.checkpoint.attempt import CheckpointPhase
 from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.core.checkpoint.coordinate import (
@@ -16,7 +17,6 @@ from tidegate.core.checkpoint.coordinate import (
     DistributedCheckpointCoordinator,
     Mode,
 )
-from tidegate.core.checkpoint.outbox import STORY_LENGTH
 from tidegate.core.checkpoint.publish import STEPS_MAX
 from tidegate.core.log.resolve import AlreadyFinished, resolve
 from tidegate.core.log.retain import garbage

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from tidegate.core.checkpoint import command, events, orders
+from tidegate.core.checkpoint.answer import EffectCollector
 from tidegate.core.checkpoint.attempt import CheckpointAttempt
 from tidegate.core.checkpoint.checkpoints import Checkpoints
 from tidegate.core.checkpoint.gang import Gang
 from tidegate.core.checkpoint.leadership import Confirmed, Leadership, OutrunTakeover, Settled
 from tidegate.core.checkpoint.measure import CoordinatorMetrics
 from tidegate.core.checkpoint.mode import OVER, PUBLISHING, Mode, moved
-from tidegate.core.checkpoint.outbox import Outbox
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape
 from tidegate.core.checkpoint.progress import Standing, Step, next_step
@@ -43,7 +43,7 @@ class DistributedCheckpointCoordinator:
         self.gang = Gang()
         self.publishing = PublishQueue.of(config)
         self.checkpoints = Checkpoints(shape, config, self.leadership, self.gang, self.publishing, self.metrics)
-        self._out = Outbox()
+        self._out = EffectCollector()
         self._wall_ms = 0
         self._stopping = self._sinks_ahead = False
 

@@ -10,7 +10,7 @@ from tidegate.core.checkpoint.orders import CheckpointAborted, Effect, SetTimer
 STORY_LENGTH = 50
 
 
-class Outbox:
+class EffectCollector:
     """Collects effects. ``story`` has the last facts, for whoever has to find out what went wrong."""
 
     __slots__ = ("_given", "_story", "_timer")
