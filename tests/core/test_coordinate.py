@@ -328,6 +328,7 @@ def test_after_the_end_nothing_is_taken_any_more() -> None:
     driver.tell(events.StopRequested())
     assert driver.tell(events.Hidden(3)) == driver.tick(10**6) == []
     assert driver.machine.metrics.stale_messages == 1
+    assert kinds(driver.tell(events.TriggerRequested("r"))) == [orders.RequestRefused]
 
 
 def test_a_cancelled_checkpoint_is_over_and_its_id_is_never_used_again() -> None:

@@ -307,7 +307,7 @@ class DistributedCheckpointCoordinator:
                 self._finished()
             case None:
                 pass
-            case never:
+            case _ as never:  # pragma: no cover  (mypy proves it)
                 assert_never(never)
 
     def _standing(self) -> Standing:
