@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ SLOW = {
     "bench/test_unaligned_bench.py",
     "store/test_s3_pipeline.py",
 }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tokens of jobs go where they vanish with the tests; processes that tests start inherit it."""
+    os.environ["TIDEGATE_HOME"] = str(tmp_path_factory.mktemp("home"))
+    yield
+    del os.environ["TIDEGATE_HOME"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -139,3 +139,134 @@ def test_the_functions_that_the_architecture_follows_exist(path: str, name: str)
 
 def test_the_architecture_follows_a_batch_a_barrier_and_a_recovery() -> None:
     assert len(NAMED) > 20
+
+
+# What an object can do is a protocol of plan.capabilities or plan.operator. These look at objects that are not ours.
+FOREIGN = {
+    ("connectors/foreach.py", "__name__"): "a user's callable may have none",
+    ("plan/identity.py", "__qualname__"): "a user's callable may have none",
+    ("plan/identity.py", "__code__"): "a user's callable may be no function",
+    ("runtime/interrupt.py", "__module__"): "a signal handler of whoever set it",
+    ("spark/gang.py", "is_remote"): "a session of Spark Connect",
+    ("store/durable.py", "O_DIRECT"): "not on every platform",
+    ("store/durable.py", "O_DIRECTORY"): "not on every platform",
+}
+
+
+def attributes_asked(tree: ast.AST) -> Iterator[str]:
+    """The literal names that getattr and hasattr are called with."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"getattr", "hasattr"}:
+            yield from (a.value for a in node.args[1:2] if isinstance(a, ast.Constant) and isinstance(a.value, str))
+
+
+def test_capabilities_are_protocols_and_not_attributes_that_somebody_asks_for() -> None:
+    asked = {
+        (str(path.relative_to(SOURCE)), name) for path in modules() for name in attributes_asked(ast.parse(path.read_text()))
+    }
+    assert asked <= set(FOREIGN)
+
+
+def test_the_rule_about_attributes_sees_one() -> None:
+    assert list(attributes_asked(ast.parse("getattr(a, 'b', None); hasattr(f(a), 'c'); getattr(a, name)"))) == ["b", "c"]
+
+
+# A match over our own classes or enums ends in assert_never, or raises at what comes from outside. In these the rest is meant.
+THE_REST = {
+    ("bench/growth.py", "order"): "only what the benchmark answers",
+    ("core/barrier/subtask.py", "effect"): "passed on",
+    ("core/checkpoint/coordinate.py", "event"): "about an attempt; its machine ends the match",
+    ("core/checkpoint/progress.py", "at.mode"): "nothing to go on with",
+    ("core/failure/problems.py", "fact"): "tells nothing of the store and the sinks",
+    ("core/log/entries.py", "follower"): "explains nothing",
+    ("core/log/view.py", "found.get(slot)"): "is sound",
+    ("planner/rules.py", "child"): "no filter goes through it",
+    ("runtime/failure.py", "error"): "any other exception is a defect",
+    ("runtime/leader.py", "effect"): "commands to the nodes",
+    ("testing/store.py", "fault"): "before or after the write",
+}
+BUILTIN = {"bool", "bytes", "dict", "float", "frozenset", "int", "list", "str", "tuple", "CodeType"}
+
+
+def is_of_ours(pattern: ast.pattern) -> bool:
+    """Names a class, or a member of an enum."""
+    nodes = list(ast.walk(pattern))
+    classes = {ast.unparse(node.cls) for node in nodes if isinstance(node, ast.MatchClass)}
+    members = [node for node in nodes if isinstance(node, ast.MatchValue) and isinstance(node.value, ast.Attribute)]
+    return bool(classes - BUILTIN) or any(ast.unparse(node.value)[0].isupper() for node in members)
+
+
+def left_open(tree: ast.AST) -> Iterator[str]:
+    """The subjects of matches that can fall through, or whose default swallows what a union may gain."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Match):
+            continue
+        last = node.cases[-1]
+        default = (
+            isinstance(last.pattern, ast.MatchAs) and last.guard is None and isinstance(last.pattern.pattern, ast.MatchAs | None)
+        )
+        said = [ast.unparse(statement) for statement in last.body]
+        closed = default and (said[0].startswith(("assert_never(", "raise ")))
+        if not default or (any(is_of_ours(case.pattern) for case in node.cases) and not closed):
+            yield ast.unparse(node.subject)
+
+
+def test_every_match_ends_in_assert_never_or_says_what_the_rest_is() -> None:
+    found = {(str(path.relative_to(SOURCE)), subject) for path in modules() for subject in left_open(ast.parse(path.read_text()))}
+    assert found <= set(THE_REST)
+
+
+def test_the_rule_about_matches_sees_one() -> None:
+    arms = {
+        "a": "case Some(): pass",
+        "b": "case Some(): pass\n case _: pass",
+        "c": "case Mode.ON: pass\n case _: return 1",
+        "d": "case Some(): pass\n case _ as rest: assert_never(rest)",
+        "e": "case Some(): pass\n case other: raise ValueError(other)",
+        "f": "case 'text': pass\n case _: pass",
+        "g": "case 'text': pass",
+    }
+    texts = {subject: f"match {subject}:\n " + cases for subject, cases in arms.items()}
+    assert [subject for text in texts.values() for subject in left_open(ast.parse(text))] == ["a", "b", "c", "g"]
+
+
+# One setting, one name from CheckpointConfig to the frame. These are names of the protocol's own description, and counters of it.
+DESCRIBED = {
+    "alignment_timeout_threshold_ms",
+    "gc_retain_count",
+    "threshold_switches",
+    "unaligned_threshold_ms",
+    "was_threshold_triggered",
+}
+OTHER_NAMES = re.compile(r"\b\w*(?:threshold|give_up_ms|retain_count)\w*\b")
+
+
+@pytest.mark.parametrize("package", ["core", "planner", "bench", "cli", "api"])
+def test_the_alignment_timeout_the_storage_timeout_and_retain_have_one_name(package: str) -> None:
+    texts = (path.read_text() for path in modules() if package_of(path) == package)
+    assert {name for text in texts for name in OTHER_NAMES.findall(text)} <= DESCRIBED
+
+
+IDS = {"gang": "GangNumber", "term": "Term", "node": "NodeId", "epoch": "Epoch", "slot": "Slot"}
+TYPED = ("core/barrier", "core/log", "wire")
+
+
+def plain_ids(tree: ast.AST) -> Iterator[str]:
+    """Fields and parameters whose names say that they are ids and whose types do not."""
+    for node in ast.walk(tree):
+        name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else ""
+        if name in IDS and isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            kind = ast.unparse(node.annotation)
+            if kind in ("int", "int | None"):
+                yield f"{name} at line {node.lineno} is {kind}, write {IDS[name]}"
+
+
+def test_ids_have_types_of_their_own() -> None:
+    paths = [path for path in modules() if str(path.relative_to(SOURCE)).startswith(TYPED)]
+    found = {path.name: plain for path in paths if (plain := list(plain_ids(ast.parse(path.read_text()))))}
+    assert found == {}
+
+
+def test_the_rule_about_ids_sees_one() -> None:
+    text = "class A:\n slot: Slot\n gang: int | None = None\ndef f(node: int, term: Term): pass"
+    assert len(list(plain_ids(ast.parse(text)))) == 2

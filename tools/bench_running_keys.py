@@ -12,16 +12,16 @@ import time
 
 import numpy as np
 import pyarrow as pa
-from tidegate.operators.build import build
 
-from tidegate.plan.operator import Operator
-from tidegate.plan.physical import Aggregate, RunningAggregateSpec
+from tidegate.operators.running import RunningAggregate
+from tidegate.plan.operator import Operator, OperatorContext, Port
 from tidegate.plan.schemas import running_schema
+from tidegate.state.functions import COUNT, MAX, SUM, AggregateColumn
 from tidegate.state.partial import partial_schema
 
 BATCH_ROWS = 65_536
 ROWS = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.float64())])
-AGGREGATES = (Aggregate("n", "count"), Aggregate("s", "sum", "value"), Aggregate("hi", "max", "value"))
+AGGREGATES = (AggregateColumn("n", COUNT), AggregateColumn("s", SUM, "value"), AggregateColumn("hi", MAX, "value"))
 PARTIALS = partial_schema(("key",), AGGREGATES, ROWS, ())
 RESULTS = running_schema(("key",), AGGREGATES, ROWS)
 
@@ -55,8 +55,10 @@ def barrier(operator: Operator) -> str:
 def main(keys: int) -> None:
     pa.set_cpu_count(1)
     rng = np.random.default_rng(1)
-    spec = RunningAggregateSpec("bench", ("key",), AGGREGATES, PARTIALS, RESULTS)
-    operator = build(spec, subtask=0, parallelism=1, key_groups=128)
+    spec = RunningAggregate(
+        schema=RESULTS, event_time=None, inputs=(Port(PARTIALS, "ts"),), name="bench", keys=("key",), aggregates=AGGREGATES
+    )
+    operator = spec.build(OperatorContext(subtask=0, parallelism=1, key_groups=128))
     every = rng.permutation(keys).astype(np.int64) * 7919
     print("new keys:", timed(operator, [partials(every[n : n + BATCH_ROWS], rng) for n in range(0, keys, BATCH_ROWS)]))
     print(barrier(operator))

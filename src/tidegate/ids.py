@@ -6,9 +6,12 @@ across restarts and failovers without any stored allocator.
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import NewType, TypeAlias
 
 from tidegate.errors import InvalidUseError
+
+Slot: TypeAlias = int
+"""A position of the job's log. An epoch, a term and a gang number are slots of a known kind of entry."""
 
 Epoch = NewType("Epoch", int)
 """The slot of the log that a checkpoint aims for; it is committed there or not at all."""
@@ -18,6 +21,12 @@ Term = NewType("Term", int)
 
 GangNumber = NewType("GangNumber", int)
 """The fencing token of one start of the gang: the slot of its restore entry, 0 before any."""
+
+NO_TERM = Term(0)
+"""Before any takeover is known; also the term of a log's first leader."""
+
+NO_EPOCH = Epoch(0)
+"""Before any commit: the first slot of a log is a takeover."""
 
 NodeId = NewType("NodeId", int)
 """A node is one Spark task of the gang: its task index."""

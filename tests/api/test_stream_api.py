@@ -304,7 +304,7 @@ REFUSED = {
         "write_parquet: there is no option 'compresion', did you mean 'compression'. options=path, compression, file_bytes",
     ),
     "a window with an unknown option": (
-        lambda s: tg.tumbling("10s", lateness="1s"),
+        lambda s: tg.tumbling("10s", lateness="1s"),  # type: ignore[call-arg]
         "tumbling: there is no option 'lateness', did you mean 'allowed_lateness'. options=size, allowed_lateness",
     ),
     "files with an unknown option": (
@@ -317,11 +317,11 @@ REFUSED = {
         "generate: there is no option 'row', did you mean 'rows'. options=rows, rows_per_second, keys",
     ),
     "a DataFrame with an unknown option": (
-        lambda s: tg.from_dataframe(None, event_tme="ts"),
+        lambda s: tg.from_dataframe(None, event_tme="ts"),  # type: ignore[call-arg]
         "from_dataframe: there is no option 'event_tme', did you mean 'event_time'",
     ),
     "certificates with an unknown option": (
-        lambda s: tg.Tls(cert="a", key="b", authority="c"),
+        lambda s: tg.Tls(cert="a", key="b", authority="c"),  # type: ignore[call-arg]
         "Tls: there is no option 'cert'.*options=certificate, key, authority, name",
     ),
     "a function that is none": (lambda s: s.for_each_batch(3), "for_each_batch needs a function"),

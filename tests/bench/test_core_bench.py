@@ -16,6 +16,8 @@ from tidegate.bench.timing import Reading, per_call, per_item
 from tidegate.cli.bench_core import execute, warnings
 from tidegate.cli.main import parser
 from tidegate.cli.output import Output
+from tidegate.core.barrier.inject import CheckpointBarrierInjector
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.logstore import LogStore
 from tidegate.store.open import open_store
@@ -98,10 +100,10 @@ def test_garbage_collection_is_on_while_a_statement_is_timed() -> None:
 def test_the_steps_do_what_jobs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that silently did nothing would be quick: each must go through the whole of its way."""
     fired, emitted = list[int](), list[int]()
-    real_fired, real_emitted = core.Subtask.fired, core.CheckpointBarrierInjector.emitted
-    monkeypatch.setattr(core.Subtask, "fired", lambda self, b: (fired.append(b.checkpoint_id), real_fired(self, b))[1])
+    real_fired, real_emitted = Subtask.fired, CheckpointBarrierInjector.emitted
+    monkeypatch.setattr(Subtask, "fired", lambda self, b: (fired.append(b.checkpoint_id), real_fired(self, b))[1])
     monkeypatch.setattr(
-        core.CheckpointBarrierInjector,
+        CheckpointBarrierInjector,
         "emitted",
         lambda self, b: (emitted.append(b.checkpoint_id), real_emitted(self, b))[1],
     )

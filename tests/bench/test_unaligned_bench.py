@@ -48,7 +48,7 @@ def test_a_missed_target_is_said(figure: Figure, met: bool, target: str | None) 
 def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unaligned, "THRESHOLD_MS", 100)
+    monkeypatch.setattr(unaligned, "ALIGNMENT_TIMEOUT_MS", 100)
     notes: list[str] = []
     bench = Bench(Settings(parallelism=1), tmp_path, on_threads, notes.append)
     aligned, overtaking = (bench.checkpoint(mode, 40) for mode in ("never", "auto"))
@@ -97,12 +97,12 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("over_ms", "bounded"), [(60_000, True), (-unaligned.THRESHOLD_MS, False)])
+@pytest.mark.parametrize(("over_ms", "bounded"), [(60_000, True), (-unaligned.ALIGNMENT_TIMEOUT_MS, False)])
 def test_the_suite_gives_one_document_and_a_plot_and_says_when_a_checkpoint_took_too_long(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, over_ms: int, bounded: bool
 ) -> None:
     """A limit that any machine keeps, and one that none can: how long it really takes depends on what else the machine does."""
-    monkeypatch.setattr(unaligned, "OVER_THRESHOLD_MS_MAX", over_ms)
+    monkeypatch.setattr(unaligned, "OVER_TIMEOUT_MS_MAX", over_ms)
     plot = tmp_path / "plot.svg"
     argv = ["bench", "unaligned", "--backlog", "30", "--parallelism", "1", "--plot", str(plot), "--json"]
     assert main(argv) == (0 if bounded else 1)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_cli_watch import Scripted
 
+from job_metrics import job_metrics
 from tidegate.bench.data import DataSpec, ensure
 from tidegate.cli import demo
 from tidegate.cli.crash import descends_from, kill_worker
@@ -25,6 +26,7 @@ from tidegate.cli.demo import Result, Story, claims, pipeline, watch_and_kill
 from tidegate.cli.main import main
 from tidegate.cli.output import Output
 from tidegate.cli.proof import Claim, Proof, comparison
+from tidegate.runtime.metrics import JobMetrics
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -79,7 +81,7 @@ def test_the_kill_waits_for_a_checkpoint_and_for_rows(worker: subprocess.Popen[b
     mine, alive = [node(worker.pid)], []
 
     class Job(Scripted):
-        def metrics(self) -> dict[str, Any]:
+        def metrics(self) -> JobMetrics:
             alive.append(worker.poll() is None)
             return super().metrics()
 
@@ -118,7 +120,7 @@ def test_the_job_has_recovered_when_all_nodes_of_a_new_gang_read_on(worker: subp
 def test_a_job_that_was_done_too_soon_tells_nothing() -> None:
     story = watch_and_kill(Scripted([running(0, 0, [])]), 100, Output(False, io.StringIO()))
     assert not story.tells_something
-    assert not Story(killed=7, final={"restarts": 0}).tells_something
+    assert not Story(killed=7, final=job_metrics(restarts=0)).tells_something
 
 
 # -- the proof, on an engine that starts faster than Spark and speaks enough of the same SQL ----------------
@@ -214,7 +216,7 @@ def test_the_screen_and_the_exit_code_say_whether_it_was_exact(
         def stop(self) -> None:
             pass
 
-    story = Story(killed=7, recovered_s=1.5, final={"restarts": 1, "checkpoints_committed": 4, "rows_read": 130})
+    story = Story(killed=7, recovered_s=1.5, final=job_metrics(restarts=1, checkpoints_committed=4, rows_read=130))
     proofs = [Proof("per key", 10, 10, wrong), Proof("per kind", 5, 5, 0)]
     monkeypatch.setattr("tidegate.spark.session.local_session", lambda *_, **__: Session())
     monkeypatch.setattr(demo, "_tell", lambda *_: (story, proofs, 100))

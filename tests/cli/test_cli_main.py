@@ -23,7 +23,10 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     printed = capsys.readouterr().out
     assert exit_.value.code == 0
-    assert NAMES == ["demo", "run", "explain", "checkpoints", "show", "state", "verify", "gc", "doctor", "bench"]
+    assert NAMES == [
+        "demo", "run", "coordinator", "explain", "jobs", "status", "checkpoint", "savepoint", "cancel", "stop", "drain",
+        "checkpoints", "show", "state", "verify", "gc", "doctor", "bench",
+    ]  # fmt: skip
     for name in NAMES:
         assert re.search(rf"^    {name}\b", printed, re.M), name
 
@@ -49,6 +52,14 @@ def test_the_documentation_knows_no_verb_that_does_not_exist() -> None:
 def test_every_verb_takes_json(name: str) -> None:
     required = {
         "run": ["f"],
+        "coordinator": ["s", "--job", "j"],
+        "jobs": ["s"],
+        "status": ["s"],
+        "checkpoint": ["s", "j"],
+        "savepoint": ["s", "j", "p"],
+        "cancel": ["s", "j", "1"],
+        "stop": ["s", "j"],
+        "drain": ["s", "j"],
         "explain": ["f"],
         "checkpoints": ["s"],
         "show": ["s", "1"],

@@ -40,7 +40,7 @@ def test_a_machine_without_java_is_told_what_to_do(machine: Path) -> None:
 
 
 def test_a_java_that_is_too_old_is_named(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(machine / "old", "11.0.2").parent.parent))
     with pytest.raises(InvalidUseError, match="old/bin/java is version 11"):
         find_java()
@@ -56,7 +56,7 @@ def test_java_home_comes_first_then_path_then_the_checkout(machine: Path, monkey
     shim = fake_java(machine / "checkout" / ".java", "21.0.1")
     assert find_java() == shim
     path = fake_java(machine / "path", "17.0.1")
-    monkeypatch.setattr(session.shutil, "which", lambda name: str(path))
+    monkeypatch.setattr("shutil.which", lambda name: str(path))
     assert find_java() == path
     home = fake_java(machine / "home", "25")
     monkeypatch.setenv("JAVA_HOME", str(home.parent.parent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stored import commit, manifest, restore, takeover, write_log
@@ -11,6 +12,7 @@ from stored import commit, manifest, restore, takeover, write_log
 from tidegate.cli.inventory import read_jobs
 from tidegate.cli.main import main
 from tidegate.core.log.codec import seal
+from tidegate.core.log.entries import LogEntry
 from tidegate.core.log.paths import JobPaths
 from tidegate.core.log.view import encode_entry
 from tidegate.errors import CorruptDataError, InvalidUseError
@@ -20,7 +22,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 def store(tmp_path: Path) -> Path:
     """Two jobs: `bids` went back from epoch 3 to 1 and on to 5; `trades` has one savepoint and ended."""
     root = tmp_path / "store"
-    bids = [
+    bids: list[LogEntry] = [
         takeover(),
         commit("bids", 1, None),
         commit("bids", 2, 1),
@@ -34,9 +36,9 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
-def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert main([*argv, "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
@@ -197,7 +199,7 @@ def test_an_epoch_that_is_not_there_is_answered_with_those_that_are(store: Path,
 
 
 def test_many_epochs_are_given_as_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    entries = [takeover(), *(commit("long", n, n - 1 or None) for n in range(1, 20))]
+    entries: list[LogEntry] = [takeover(), *(commit("long", n, n - 1 or None) for n in range(1, 20))]
     write_log(tmp_path / "store", "long", entries)
     assert main(["show", str(tmp_path / "store"), "77"]) == 2
     assert "there are: 1 to 19 epoch=77" in capsys.readouterr().err

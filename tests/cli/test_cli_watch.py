@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from job_metrics import job_metrics
 from tidegate.cli.progress import Progress
 from tidegate.cli.run import restore_of
 from tidegate.cli.watch import Pace, counted, follow, summary
 from tidegate.errors import JobFailedError
+from tidegate.runtime.metrics import JobMetrics
 
 
 class Scripted:
@@ -23,11 +25,12 @@ class Scripted:
         self._looks: Iterator[tuple[str, dict[str, Any]]] = iter(looks)
         self._error = error
         self.status = "STARTING"
-        self._metrics: dict[str, Any] = {}
+        self._metrics = job_metrics()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         try:
-            self.status, self._metrics = next(self._looks)
+            self.status, known = next(self._looks)
+            self._metrics = job_metrics(**known)
         except StopIteration:
             if self._error is not None:
                 raise self._error from None
@@ -35,7 +38,7 @@ class Scripted:
             return True
         return False
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> JobMetrics:
         return self._metrics
 
 
@@ -61,10 +64,10 @@ def test_watching_ends_after_its_time() -> None:
 
 def test_the_pace_is_rows_per_second_over_the_last_second() -> None:
     pace = Pace(0.0)
-    assert pace.note("RUNNING", {"rows_in": 500}, 0.5).startswith("RUNNING  0 rows/s  0 checkpoints")
-    assert "2 k rows/s" in pace.note("RUNNING", {"rows_in": 2_000, "checkpoints_committed": 1}, 1.0)
+    assert pace.note("RUNNING", job_metrics(rows_in=500), 0.5).startswith("RUNNING  0 rows/s  0 checkpoints")
+    assert "2 k rows/s" in pace.note("RUNNING", job_metrics(rows_in=2_000, checkpoints_committed=1), 1.0)
     assert "0 rows/s  1 checkpoint  2 restarts" in pace.note(
-        "RUNNING", {"rows_in": 10, "checkpoints_committed": 1, "restarts": 2}, 2.0
+        "RUNNING", job_metrics(rows_in=10, checkpoints_committed=1, restarts=2), 2.0
     )
 
 
@@ -76,6 +79,9 @@ def test_the_summary_keeps_what_people_ask_for() -> None:
         "status": "FINISHED",
         "rows_in": 5,
         "rows_out": 2,
+        "checkpoints_committed": 0,
+        "restarts": 0,
+        "late_rows": 0,
         "seconds": 1.235,
     }
 

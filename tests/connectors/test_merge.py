@@ -23,7 +23,8 @@ from tidegate.connectors.parquet import ParquetSink
 from tidegate.connectors.staging import StagedFile
 from tidegate.core.checkpoint.budget import DEFAULT_BUDGET, PublishBudget
 from tidegate.errors import CorruptDataError, InvalidUseError, RetryableError
-from tidegate.plan.connector import Committable, GatheringSink, WriterContext
+from tidegate.plan.capabilities import GatheringSink
+from tidegate.plan.connector import Committable, WriterContext
 from tidegate.testing.connectors import SINK_SCHEMA, rows_of
 
 Epochs = list[list[Committable]]

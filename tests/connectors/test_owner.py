@@ -186,7 +186,7 @@ def test_without_locks_the_note_alone_counts(
     def broken(descriptor: int, how: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(owner_module.fcntl, "flock", broken)
+    monkeypatch.setattr("fcntl.flock", broken)
     if not works:
         with pytest.raises(RetryableError):
             ParquetSink(tmp_path).claim(Claim(mine=ONE))

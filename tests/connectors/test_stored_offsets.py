@@ -67,7 +67,7 @@ def test_any_offset_is_a_place_or_our_error(name: str, data: st.DataObject, fold
 
 # -- committables ------------------------------------------------------------------------------------------------------
 
-FILE = {"pending": "out-0001-g3-0123abcd-7.pending", "final": "part-1.parquet", "rows": 5, "bytes": 90}
+FILE: dict[str, Any] = {"pending": "out-0001-g3-0123abcd-7.pending", "final": "part-1.parquet", "rows": 5, "bytes": 90}
 COMMITTABLE: dict[str, Any] = {"subtask": 1, "gang": 3, "files": [FILE]}
 
 

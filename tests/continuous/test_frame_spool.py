@@ -13,9 +13,10 @@ import pytest
 from threads import start, until
 
 import tidegate as tg
-from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource, OnFailure
+from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, read_batch, write_chunks
 from tidegate.errors import CorruptDataError, InvalidUseError, JobFailedError
+from tidegate.plan.capabilities import OnFailure
 from tidegate.plan.connector import Source
 from tidegate.runtime.continuous import ContinuousReader
 from tidegate.state.run import Restored

@@ -20,9 +20,10 @@ from tidegate.connectors.framespool import BatchAppender, Spool, write_chunks
 from tidegate.core.failure.restart import RestartPolicy
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.continuous import open_reader
-from tidegate.runtime.source import BEGINNING_OF_TIME, Reader
+from tidegate.runtime.source import Reader
 from tidegate.state.run import Restored
 from tidegate.store.open import open_store
+from tidegate.values import BEGINNING_OF_TIME
 
 SECOND = 1_000
 ALWAYS = tg.CheckpointConfig(interval="30ms", unaligned="always")

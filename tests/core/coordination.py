@@ -54,7 +54,7 @@ CONFIG = DistributedCheckpointConfig(
     retry_ms=50,
     tolerable_failures=3,
     put_retry_ms=10,
-    put_give_up_ms=100_000,
+    storage_timeout_ms=100_000,
     publish_retry_ms=10,
     publish_tries_max=1_000,
 )

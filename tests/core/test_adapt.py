@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.checkpoint import command, orders
-from tidegate.core.checkpoint.adapt import AlignmentThreshold, Observed, UnalignedStreak
+from tidegate.core.checkpoint.adapt import AlignmentTimeout, Observed, UnalignedStreak
 from tidegate.core.checkpoint.attempt import CheckpointAttempt, Promote
 from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.errors import InvalidUseError, ThresholdTooLow
 
 
-def after(threshold: AlignmentThreshold, times: int, *, unaligned: bool, took_ms: int) -> AlignmentThreshold:
+def after(threshold: AlignmentTimeout, times: int, *, unaligned: bool, took_ms: int) -> AlignmentTimeout:
     for _ in range(times):
         threshold = threshold.learned(Observed(unaligned, took_ms, threshold.ms))
     return threshold
 
 
-START = AlignmentThreshold.around(1_000, 300_000)
+START = AlignmentTimeout.around(1_000, 300_000)
 
 
 def test_it_starts_at_the_setting_with_bounds_around_it() -> None:
@@ -28,8 +30,8 @@ def test_it_starts_at_the_setting_with_bounds_around_it() -> None:
 
 
 def test_the_upper_bound_leaves_half_of_the_timeout() -> None:
-    assert AlignmentThreshold.around(1_000, 4_000).most_ms == 2_000
-    assert AlignmentThreshold.around(3_000, 4_000).most_ms == 3_000
+    assert AlignmentTimeout.around(1_000, 4_000).most_ms == 2_000
+    assert AlignmentTimeout.around(3_000, 4_000).most_ms == 3_000
 
 
 def test_frequent_and_dear_unaligned_checkpoints_raise_it() -> None:
@@ -74,7 +76,7 @@ def test_it_never_leaves_its_bounds(story: list[tuple[bool, int]]) -> None:
 @pytest.mark.parametrize(("least", "ms", "most"), [(0, 1, 1), (5, 4, 9), (1, 10, 9)])
 def test_bounds_that_do_not_hold_are_refused(least: int, ms: int, most: int) -> None:
     with pytest.raises(InvalidUseError, match="within its bounds"):
-        AlignmentThreshold(ms, least, most)
+        AlignmentTimeout(ms, least, most)
 
 
 def test_a_streak_of_unaligned_checkpoints_is_said_once() -> None:
@@ -102,23 +104,23 @@ def attempt(**fields: object) -> CheckpointAttempt:
 
 def test_it_is_off_unless_asked_for() -> None:
     assert CheckpointConfig().adaptive_alignment is False
-    assert DistributedCheckpointConfig().adaptive_threshold is None
+    assert DistributedCheckpointConfig().adaptive_alignment_timeout is None
 
 
 @pytest.mark.parametrize("off", [{"enable_unaligned_fallback": False}, {"unaligned_threshold_ms": 0}])
-def test_there_is_nothing_to_learn_without_a_fallback_or_without_waiting(off: dict[str, int]) -> None:
-    assert DistributedCheckpointConfig(adaptive_alignment=True, **off).adaptive_threshold is None
+def test_there_is_nothing_to_learn_without_a_fallback_or_without_waiting(off: dict[str, Any]) -> None:
+    assert DistributedCheckpointConfig(adaptive_alignment=True, **off).adaptive_alignment_timeout is None
 
 
 def test_learning_begins_at_the_configured_threshold() -> None:
-    threshold = DistributedCheckpointConfig(adaptive_alignment=True).adaptive_threshold
+    threshold = DistributedCheckpointConfig(adaptive_alignment=True).adaptive_alignment_timeout
     assert threshold is not None
     assert (threshold.ms, threshold.most_ms) == (30_000, 150_000)
 
 
 def test_a_learned_threshold_is_what_nodes_are_told_and_when_barriers_are_promoted() -> None:
     config = DistributedCheckpointConfig()
-    learned = attempt(threshold_ms=200)
+    learned = attempt(learned_alignment_timeout_ms=200)
     told = command.start(learned, orders.Stamp(0, 0, None, 0), config)
     started = [order.started for order in told if isinstance(order, orders.SendStarted)]
     assert [each.alignment_timeout_ms for each in started] == [200]
@@ -129,14 +131,14 @@ def test_a_learned_threshold_is_what_nodes_are_told_and_when_barriers_are_promot
 
 
 def test_savepoints_the_last_checkpoint_and_fixed_thresholds_teach_nothing() -> None:
-    slow = {"threshold_ms": 1_000}
+    slow = {"learned_alignment_timeout_ms": 1_000}
     for what in ({**slow, "savepoint": "kept"}, {**slow, "final": True}, {}):
         assert attempt(**what).learned(START, unaligned=True) is START
     assert attempt(**slow).learned(None, unaligned=True) is None
 
 
 def test_a_committed_attempt_teaches_how_long_it_took_to_its_last_report() -> None:
-    done = attempt(threshold_ms=1_000)
+    done = attempt(learned_alignment_timeout_ms=1_000)
     done.progress_ms = 950
     after_it = done.learned(START, unaligned=False)
     assert after_it is not None

@@ -16,7 +16,7 @@ ORDER = PutEntry(4, "t4", OURS)
 
 
 def opened() -> LogAppender:
-    appender = LogAppender(retry_ms=10, give_up_ms=1_000)
+    appender = LogAppender(retry_ms=10, storage_timeout_ms=1_000)
     assert appender.put(OURS, 0) == ORDER
     return appender
 
@@ -55,7 +55,7 @@ def test_unknown_is_put_again_the_same_until_a_definite_answer() -> None:
 
 
 def test_the_wait_between_tries_has_a_limit() -> None:
-    appender = LogAppender(retry_ms=10, give_up_ms=10**9)
+    appender = LogAppender(retry_ms=10, storage_timeout_ms=10**9)
     appender.put(OURS, 0)
     for _ in range(20):
         answered(appender, Unknown(), 0)

@@ -12,7 +12,7 @@ from driving import EVERYONE, make_ack, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.checkpoint.adapt import AlignmentThreshold, Observed
+from tidegate.core.checkpoint.adapt import AlignmentTimeout, Observed
 from tidegate.core.checkpoint.attempt import (
     LEGAL_PHASES,
     CheckpointAttempt,
@@ -149,7 +149,7 @@ def test_savepoints_final_and_aligned_only_checkpoints_are_never_promoted(change
 
 
 def test_a_commit_teaches_how_long_its_last_report_took() -> None:
-    live, begin = attempt(threshold_ms=300), AlignmentThreshold.around(300, 10_000)
+    live, begin = attempt(learned_alignment_timeout_ms=300), AlignmentTimeout.around(300, 10_000)
     for node in EVERYONE:
         live.prepared(make_ack(node, 5), 600)
     assert live.learned(begin, unaligned=False) == begin.learned(Observed(False, 500, 300)) != begin
@@ -157,9 +157,9 @@ def test_a_commit_teaches_how_long_its_last_report_took() -> None:
     assert live.learned(None, unaligned=False) is None
 
 
-@pytest.mark.parametrize("changes", [{"threshold_ms": None}, {"final": True}, {"savepoint": "s"}])
+@pytest.mark.parametrize("changes", [{"learned_alignment_timeout_ms": None}, {"final": True}, {"savepoint": "s"}])
 def test_what_may_not_overtake_teaches_nothing(changes: dict[str, Any]) -> None:
-    live, begin = attempt(**({"threshold_ms": 300} | changes)), AlignmentThreshold.around(300, 10_000)
+    live, begin = attempt(**({"learned_alignment_timeout_ms": 300} | changes)), AlignmentTimeout.around(300, 10_000)
     live.progress_ms = 10_000
     assert live.learned(begin, unaligned=False) is begin
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.log.codec import build, decode, encode, parse, seal, unsealed
 from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.ids import Epoch, GangNumber
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,21 @@ PLAIN = {"number": 1, "kind": "a", "items": [], "maybe": 2, "meta": {}, "free": 
 
 def test_a_record_round_trips() -> None:
     assert decode(Outer, encode(GOOD), "p") == GOOD
+
+
+@dataclass(frozen=True)
+class Numbered:
+    gang: GangNumber
+    parent: Epoch | None
+
+
+def test_an_id_is_a_number_where_it_is_stored() -> None:
+    stored = Numbered(GangNumber(3), None)
+    assert encode(stored) == b'{"gang":3,"parent":null}'
+    assert decode(Numbered, encode(stored), "p") == stored
+    assert decode(Numbered, b'{"gang":3,"parent":4}', "p") == Numbered(GangNumber(3), Epoch(4))
+    with pytest.raises(CorruptDataError, match="gang must be a whole number"):
+        decode(Numbered, b'{"gang":"3","parent":4}', "p")
 
 
 def test_ascii_only_and_compact() -> None:

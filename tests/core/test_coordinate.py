@@ -123,7 +123,7 @@ def test_a_leader_that_stalls_before_its_put_finds_the_slot_taken_after_a_takeov
 
 
 def test_a_lost_put_whose_answer_never_comes_ends_the_leader_without_an_abort_to_the_nodes() -> None:
-    driver = Driver(put_give_up_ms=5_000).start()
+    driver = Driver(storage_timeout_ms=5_000).start()
     driver.trigger()
     driver.prepare_all()
     given = driver.tick(5_000)

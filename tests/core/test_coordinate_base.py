@@ -173,14 +173,16 @@ def test_whoever_finds_out_that_the_log_has_gone_on_may_say_so() -> None:
 
 
 def test_a_store_that_never_answers_a_put_is_not_another_driver() -> None:
-    driver = Driver(put_give_up_ms=500)
+    driver = Driver(storage_timeout_ms=500)
     driver.tell(events.LogRead(()))
     assert driver.tick(500) == [orders.StepDown(orders.StoreSilent(500, "it said nothing"))]
 
 
 def test_sinks_that_never_publish_are_not_another_driver() -> None:
-    driver = Driver(publish_tries_max=1).start()
+    driver = Driver(publish_tries_max=1, storage_timeout_ms=10).start()
     driver.checkpoint(publish=False)
+    driver.tell(events.PublishFailed(1, "no space"))
+    driver.tick(10)
     assert driver.tell(events.PublishFailed(1, "no space")) == [orders.StepDown(orders.Unpublishable(1, "no space"))]
 
 

@@ -76,7 +76,7 @@ def test_a_takeover_that_is_unknown_is_put_again_with_the_same_write_id() -> Non
 
 
 def test_a_store_that_never_answers_ends_the_leader() -> None:
-    driver = Driver(put_give_up_ms=500)
+    driver = Driver(storage_timeout_ms=500)
     driver.tell(events.LogRead(()))
     assert kinds(driver.tick(500)) == [orders.StepDown]
     assert driver.machine.mode is Mode.DEPOSED
@@ -306,7 +306,7 @@ def test_an_epoch_is_public_when_the_sinks_have_confirmed_it() -> None:
 
 
 def test_sinks_that_never_take_it_end_the_leader_without_losing_anything() -> None:
-    driver = Driver(publish_tries_max=2).start()
+    driver = Driver(publish_tries_max=2, storage_timeout_ms=10).start()
     driver.checkpoint(publish=False)
     driver.tell(events.PublishFailed(1, "no"))
     driver.tick(10)

@@ -30,7 +30,7 @@ from tidegate.core.log.view import Base, LogRecord, Restore, Takeover
 ONE = CommittableEntry("out", 0, 0, 1, {"file": "1"}, 1)
 TWO = CommittableEntry("out", 0, 0, 2, {"file": "2"}, 2)
 LOG = (takeover(0), commit(1, committables=(ONE,)), commit(2, 1, committables=(TWO,)))
-SHORT = DistributedCheckpointConfig(put_retry_ms=10, put_give_up_ms=500, base_every=2)
+SHORT = DistributedCheckpointConfig(put_retry_ms=10, storage_timeout_ms=500, base_every=2)
 
 
 def candidate(log: tuple[LogRecord, ...] = (), config: DistributedCheckpointConfig = CONFIG) -> Leadership:

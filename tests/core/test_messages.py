@@ -62,7 +62,7 @@ def test_checkpoint_barrier_is_copy() -> None:
     assert hash(copy.copy(BARRIER)) == hash(BARRIER)
     assert pickle.loads(pickle.dumps(BARRIER)) == BARRIER
     with pytest.raises(dataclasses.FrozenInstanceError):
-        BARRIER.epoch = 4  # type: ignore[misc]
+        BARRIER.epoch = 4  # type: ignore[misc, assignment]
 
 
 def test_stream_message_is_barrier_returns_true() -> None:

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.log.paths import (
+    DescriptionObject,
     InFlightObject,
     JobPaths,
     LatestHint,
+    LeaderObject,
     LogObject,
     SharedRun,
     StateObject,
@@ -30,7 +32,9 @@ def test_the_store_layout() -> None:
     assert PATHS.outflight(7, "per_key", 2, 4) == f"{folder}/outflight_4.buf"
     assert PATHS.shared(7, 5) == "bids/shared/00000000000000000007-5.arrow"
     assert PATHS.latest == "bids/_latest"
-    assert PATHS.log_prefix == "bids/log"
+    assert PATHS.leader(3) == "bids/leader/00000000000000000003.json"
+    assert PATHS.description(3) == "bids/leader/00000000000000000003-job.json"
+    assert (PATHS.log_prefix, PATHS.leader_prefix) == ("bids/log", "bids/leader")
     assert PATHS.object_prefixes == ("bids/checkpoints", "bids/shared")
 
 
@@ -59,6 +63,8 @@ def test_every_name_parses_back(number: int, small: int, operator: str, channel:
         InFlightObject(number, operator, small, "out", channel),
         SharedRun(number, channel),
         LatestHint(),
+        LeaderObject(number),
+        DescriptionObject(number),
     ):
         path = PATHS.format(name)
         assert PATHS.parse(path) == name

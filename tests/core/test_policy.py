@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.checkpoint.adapt import AlignmentThreshold
+from tidegate.core.checkpoint.adapt import AlignmentTimeout
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.errors import InvalidUseError, TooManyConcurrent
 
@@ -40,7 +40,7 @@ def test_more_than_one_checkpoint_at_a_time_is_refused_with_the_reason(count: in
         {"gc_retain_count": 0},
         {"put_retry_ms": 0},
         {"publish_tries_max": 0},
-        {"publish_give_up_ms": -1},
+        {"storage_timeout_ms": -1},
         {"unaligned_threshold_ms": -1},
         {"unaligned_threshold_ms": 300_000},
         {"min_pause_ms": -1},
@@ -61,6 +61,6 @@ def test_a_late_threshold_does_not_matter_when_the_fallback_is_off() -> None:
 )
 def test_the_threshold_learns_only_when_told_to_and_when_there_is_one(fixed: dict[str, Any]) -> None:
     learning: dict[str, Any] = {"adaptive_alignment": True, "unaligned_threshold_ms": 2_000}
-    begin = DistributedCheckpointConfig(**learning).adaptive_threshold
-    assert begin == AlignmentThreshold.around(2_000, 300_000)
-    assert DistributedCheckpointConfig(**(learning | fixed)).adaptive_threshold is None
+    begin = DistributedCheckpointConfig(**learning).adaptive_alignment_timeout
+    assert begin == AlignmentTimeout.around(2_000, 300_000)
+    assert DistributedCheckpointConfig(**(learning | fixed)).adaptive_alignment_timeout is None

@@ -67,7 +67,7 @@ def test_a_failed_publish_is_tried_again_later_until_it_is_exhausted() -> None:
 
 
 def test_a_publish_is_given_up_only_after_its_time() -> None:
-    sink = PublishQueue.of(DistributedCheckpointConfig(publish_retry_ms=10, publish_tries_max=1, publish_give_up_ms=5_000))
+    sink = PublishQueue.of(DistributedCheckpointConfig(publish_retry_ms=10, publish_tries_max=1, storage_timeout_ms=5_000))
     sink.committed(manifest(1, A))
     for now_ms, exhausted in ((1_000, False), (5_999, False), (6_100, True)):
         sink.next(0, now_ms)

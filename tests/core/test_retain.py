@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from coordination import PATHS
 from hypothesis import given
@@ -74,7 +76,7 @@ def test_the_log_the_hints_and_foreign_objects_are_never_garbage() -> None:
 def test_objects_inherited_from_a_parent_are_kept_as_long_as_a_manifest_names_them() -> None:
     old = ObjectEntry(PATHS.shared(1, "run"), 10, 1)
     run = OperatorSnapshotEntry("window", 0, {}, (RunEntry(old.path, 0, 10, 1, 1),))
-    shared = {"operators": (run,), "objects": (old,)}
+    shared: dict[str, Any] = {"operators": (run,), "objects": (old,)}
     view = LogView([takeover(0), commit(1, **shared), commit(2, 1, oldest_restorable=2, **shared)])
     assert garbage(PATHS, [old.path], kept_objects(view), 9) == []
 

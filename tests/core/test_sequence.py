@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,10 +59,11 @@ def test_control_and_checkpoint_barrier_requested_at_once_reach_a_fan_in_in_one_
     with pytest.raises(BarrierOverlap):
         raw.arrive(1, key_of(sync))
 
-    for requests in itertools.permutations([checkpoint, sync]):
+    barriers: list[Any] = [checkpoint, sync]
+    for requests in itertools.permutations(barriers):
         head, fan_in = HeadSequencer(), KeyAligner([0, 1])
         answers = [head.request(barrier) for barrier in requests]
-        emit = answers[0]
+        emit: object = answers[0]
         seen = []
         while isinstance(emit, Emit):
             key = key_of(emit.barrier)

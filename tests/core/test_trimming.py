@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from trimming import Rules, Violation, explore
 
@@ -10,7 +12,7 @@ LONG = {"commits": 3, "bases": 2}
 
 
 @pytest.mark.parametrize(("processes", "size"), [(3, WIDE), (2, LONG)])
-def test_no_acknowledged_commit_is_ever_missing(processes: int, size: dict[str, int]) -> None:
+def test_no_acknowledged_commit_is_ever_missing(processes: int, size: dict[str, Any]) -> None:
     assert explore(Rules(**size), processes) > 10_000
 
 
@@ -31,7 +33,7 @@ def test_no_acknowledged_commit_is_ever_missing_in_a_larger_world() -> None:
         ("begins_at_the_newest_base", 2, LONG),
     ],
 )
-def test_without_one_clause_a_commit_is_lost(clause: str, processes: int, size: dict[str, int]) -> None:
+def test_without_one_clause_a_commit_is_lost(clause: str, processes: int, size: dict[str, Any]) -> None:
     with pytest.raises(Violation):
         explore(Rules(**size)._replace(**{clause: False}), processes)
 

@@ -15,6 +15,7 @@ from tidegate.core.log import entries
 from tidegate.core.log.view import (
     Commit,
     LogEntry,
+    LogRecord,
     LogView,
     Restore,
     Takeover,
@@ -163,7 +164,7 @@ def test_an_epoch_outside_the_lineage_cannot_be_restored() -> None:
 
 
 def test_manifests_that_cannot_be_restored_leave_memory_and_savepoints_stay() -> None:
-    entries = [takeover(0), commit(1, savepoint="s"), commit(2, 1), commit(3, 2, oldest_restorable=3)]
+    entries: list[LogRecord] = [takeover(0), commit(1, savepoint="s"), commit(2, 1), commit(3, 2, oldest_restorable=3)]
     view = LogView(entries)
     assert [m.epoch for m in view.held()] == [1, 3]
     assert [m.epoch for m in view.retained()] == [1, 3]
@@ -179,7 +180,7 @@ def test_what_a_restore_left_behind_is_not_retained() -> None:
 def test_off_lineage_committables_are_those_first_named_by_a_lost_epoch() -> None:
     old = CommittableEntry("out", 0, 0, 1, {}, 1)
     new = CommittableEntry("out", 0, 0, 2, {}, 2)
-    entries = [takeover(0), commit(1, committables=(old,)), commit(2, 1, committables=(old, new))]
+    entries: list[LogRecord] = [takeover(0), commit(1, committables=(old,)), commit(2, 1, committables=(old, new))]
     assert LogView(entries).off_lineage() == ()
     assert LogView([*entries, restore(3, 1)]).off_lineage() == (new,)
     assert {c.epoch for c in LogView([*entries, restore(3, None)]).off_lineage()} == {1, 2}

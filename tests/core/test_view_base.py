@@ -195,7 +195,7 @@ def test_what_a_view_forgets_nobody_asks_for(entries: list[LogEntry]) -> None:
 
 def test_the_newest_sound_epoch_that_is_too_old_is_remembered_behind_damaged_ones() -> None:
     """Else retention would let go of epoch 3, whose file may yet be put back, as soon as the view forgets."""
-    first = [takeover(0), commit(1), torn(commit(2, 1)), torn(commit(3, 2)), commit(4, 3, oldest_restorable=3)]
+    first: list[LogRecord] = [takeover(0), commit(1), torn(commit(2, 1)), torn(commit(3, 2)), commit(4, 3, oldest_restorable=3)]
     view = LogView(first)
     assert list(view.lineage()) == [4, 3, 1] and oldest_restorable(view, 3, 5) == 3
 
@@ -275,6 +275,6 @@ def test_a_base_of_another_term_does_not_follow() -> None:
 
 def test_an_ancestor_that_is_too_old_to_be_held_is_not_compared_with() -> None:
     """Epoch 3 was restored and damaged later; nothing sound that is held comes before it."""
-    first = [takeover(0), commit(1), commit(2, 1), torn(commit(3, 2)), commit(4, 3, oldest_restorable=3)]
+    first: list[LogRecord] = [takeover(0), commit(1), commit(2, 1), torn(commit(3, 2)), commit(4, 3, oldest_restorable=3)]
     view = LogView([*first, restore(5, 3), commit(6, 3, gang=5)])
     assert list(view.lineage()) == [6, 3, 2] and [m.epoch for m in view.held()] == [4, 6]

@@ -12,7 +12,7 @@ from torn import LOG, torn, unknown
 
 from tidegate.core.checkpoint.manifest import ObjectEntry, OperatorSnapshotEntry, RunEntry
 from tidegate.core.log.entries import Commit, LogEntry, Restore
-from tidegate.core.log.view import LogView
+from tidegate.core.log.view import LogRecord, LogView
 from tidegate.errors import CorruptDataError, InvalidUseError
 
 Kind = Any
@@ -124,7 +124,7 @@ def test_objects_on_a_damaged_parent_are_its_own_or_an_ancestors_as_they_were() 
     assert follow(**state_in(2)).head_epoch == 3
     with pytest.raises(CorruptDataError, match="neither it nor its parent"):
         follow(**state_in(1, crc=2))
-    first = [takeover(0), torn(commit(1)), commit(2, 1, **state_in(1))]
+    first: list[LogRecord] = [takeover(0), torn(commit(1)), commit(2, 1, **state_in(1))]
     assert LogView(first).head_epoch == 2
 
 

@@ -7,11 +7,11 @@ import logging
 import pyarrow as pa
 import pytest
 
-from tidegate.runtime.source import END_OF_TIME
 from tidegate.state import held as held_rows
 from tidegate.state.held import RUNS_MAX, HeldRows
 from tidegate.state.ownership import EVERYTHING
 from tidegate.state.run import Restored, Size
+from tidegate.values import END_OF_TIME
 
 
 def batch(*times: int | None) -> pa.RecordBatch:

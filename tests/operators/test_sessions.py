@@ -165,7 +165,7 @@ def test_a_late_row_after_a_restore_does_not_reopen_a_session(after: int) -> Non
 
 def one_by_one(events: Sequence[tuple[int, int, int]], gap: int, lateness: int) -> tuple[list[object], int]:
     """Rows (ts, key, watermark afterwards) in plain Python: sessions given, and late rows."""
-    open_sessions: dict[int, list[list[int]]] = {}
+    open_sessions: dict[int | None, list[list[int]]] = {}
     given: list[object] = []
     late, now = 0, -(1 << 62)
     for ts, key, watermark in (*events, (None, None, 1 << 62)):
@@ -204,7 +204,7 @@ def test_late_and_out_of_order_rows_are_judged_one_by_one(seed: int, late: bool)
         found = found.filter(pa.compute.invert(found.column(LATE))).select(gang.output.names[1:5])
         assert thrown.num_rows == late_rows
     assert gang.late_rows == late_rows > 0
-    assert sorted_rows(found) == sorted(sessions, key=lambda row: [(True, str(type(v)), str(v)) for v in row])
+    assert sorted_rows(found) == sorted(sessions, key=lambda row: [(True, str(type(v)), str(v)) for v in row])  # type: ignore[attr-defined]
 
 
 def test_freezing_takes_no_longer_with_more_state() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,6 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.operators import aggregate
 from tidegate.operators.fixed import FixedWindow
 from tidegate.operators.session import SessionWindow
-from tidegate.operators.window import Window
 from tidegate.state import panes, runs
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import key_groups, range_of
@@ -52,7 +52,7 @@ def through_ipc(frozen: Frozen) -> Frozen:
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.kind)
 @pytest.mark.parametrize(("before", "after"), WAYS)
-def test_an_aggregate_goes_on_after_a_restore_as_if_nothing_had_happened(window: Window, before: int, after: int) -> None:
+def test_an_aggregate_goes_on_after_a_restore_as_if_nothing_had_happened(window: Any, before: int, after: int) -> None:
     events = random_events(11, 3000)
 
     def gang(parallelism: int) -> AggregateGang:
@@ -73,7 +73,7 @@ def test_an_aggregate_goes_on_after_a_restore_as_if_nothing_had_happened(window:
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.kind)
 @pytest.mark.parametrize(("before", "after"), WAYS)
-def test_a_join_goes_on_after_a_restore_as_if_nothing_had_happened(window: Window, before: int, after: int) -> None:
+def test_a_join_goes_on_after_a_restore_as_if_nothing_had_happened(window: Any, before: int, after: int) -> None:
     left, right = random_events(1, 1000), random_events(2, 1000)
     spec = join_spec(left.schema, right.schema, ("key",), window)
     whole, first, second = JoinGang(spec), JoinGang(spec, before), JoinGang(spec, after)
@@ -89,7 +89,7 @@ def test_a_join_goes_on_after_a_restore_as_if_nothing_had_happened(window: Windo
     assert first.result().num_rows and sorted_rows(together) == sorted_rows(whole.finish())
 
 
-def counting(window: Window, parallelism: int) -> AggregateGang:
+def counting(window: Any, parallelism: int) -> AggregateGang:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
     return AggregateGang(schema, ("key",), window, (AggregateColumn.of("n", "count"),), parallelism)
 
@@ -116,7 +116,7 @@ def test_a_late_row_after_a_restore_does_not_reopen_a_window(after: int) -> None
 
 @pytest.mark.parametrize("window", [FixedWindow("tumbling", 10, 10), FixedWindow("sliding", 20, 10)], ids=str)
 @pytest.mark.parametrize("after", [1, 2, 3])
-def test_groups_whose_old_subtask_was_ahead_do_not_give_a_window_twice(window: Window, after: int) -> None:
+def test_groups_whose_old_subtask_was_ahead_do_not_give_a_window_twice(window: Any, after: int) -> None:
     old, new, whole = counting(window, 2), counting(window, after), counting(window, 1)
     for gang in (old, whole):
         gang.feed(rows_at(5))
@@ -146,7 +146,7 @@ def test_freezing_copies_references_and_touches_no_rows(kind: str, monkeypatch: 
     events = random_events(4, 2000)
     window = FixedWindow("tumbling", 1000, 1000)
     if kind == "aggregate":
-        gang: AggregateGang | JoinGang = AggregateGang(events.schema, ("key",), window, AGGREGATES)
+        gang: Any = AggregateGang(events.schema, ("key",), window, AGGREGATES)
         for batch in in_batches(events, 100):
             gang.feed(batch)
             gang.watermark(-30_000)

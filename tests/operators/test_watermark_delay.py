@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from keyed import END_OF_TIME, windowed_gang
 
-from tidegate.operators.expression import Stateless
 from tidegate.operators.fixed import FixedWindow
 from tidegate.operators.session import SessionWindow
 from tidegate.operators.window import Window
+from tidegate.plan.operator import Stateless
 from tidegate.runtime.chain import Chain
 from tidegate.state.functions import AggregateColumn
 

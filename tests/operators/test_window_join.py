@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import islice
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -15,7 +16,6 @@ from tidegate.errors import InvalidUseError
 from tidegate.operators import closing
 from tidegate.operators.fixed import FixedWindow
 from tidegate.operators.join import WindowJoin
-from tidegate.operators.window import Window
 from tidegate.state import panes
 
 WINDOWS = [FixedWindow("tumbling", 1000, 1000), FixedWindow("sliding", 2500, 1000), FixedWindow("sliding", 300, 1000)]
@@ -29,7 +29,7 @@ def sides(seed: int, rows: int = 1500) -> tuple[pa.Table, pa.Table]:
 
 def expected(left: pa.Table, right: pa.Table, spec: WindowJoin) -> list[tuple[object, ...]]:
     """The same join as one batch."""
-    window = spec.window
+    window: Any = spec.window
     floored = f"(ts - ((ts % {window.slide}) + {window.slide}) % {window.slide})"
     back = math.ceil(window.size / window.slide)
     placed = f"SELECT *, {floored} - back * {window.slide} AS start FROM {{}}, range({back}) AS r(back)"
@@ -65,7 +65,7 @@ def run(gang: JoinGang, left: pa.Table, right: pa.Table, batch_rows: int, spread
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: f"{window.kind}-{window.size}-{window.slide}")
 @pytest.mark.parametrize("keys", [("key",), ("name",), ("key", "name")], ids="+".join)
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_pairs_equal_one_batch_join(window: Window, keys: tuple[str, ...], parallelism: int) -> None:
+def test_pairs_equal_one_batch_join(window: Any, keys: tuple[str, ...], parallelism: int) -> None:
     left, right = sides(5, 500)
     spec = join_spec(left.schema, right.schema, keys, window)
     gang = JoinGang(spec, parallelism)
@@ -141,7 +141,7 @@ def test_a_window_with_far_more_pairs_than_rows_comes_in_bounded_pieces() -> Non
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: f"{window.kind}-{window.size}-{window.slide}")
-def test_late_rows_are_dropped_and_counted_and_the_rest_is_exact(window: Window) -> None:
+def test_late_rows_are_dropped_and_counted_and_the_rest_is_exact(window: Any) -> None:
     left, right = random_events(1, 1200, spread=4000), random_events(2, 1200, spread=4000)
     left, right = (side.select(["ts", "key"]).drop_null() for side in (left, right))
     gang = JoinGang(join_spec(left.schema, right.schema, ("key",), window), 2)

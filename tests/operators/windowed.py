@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from specs import build, pre_aggregate, window_aggregate, window_join
 from tidegate.operators.join import WindowJoin
-from tidegate.operators.window import Window
 from tidegate.plan.operator import Operator
 from tidegate.plan.schemas import aggregate_type
-from tidegate.state.functions import AggregateColumn, plain
+from tidegate.state.functions import AggregateColumn
 from tidegate.state.keygroups import partition
 from tidegate.state.partial import partial_schema
+from tidegate.state.plain import plain
 from tidegate.state.run import Frozen, Restored
 
 END_OF_TIME = (1 << 63) - 1
@@ -27,7 +28,7 @@ class AggregateGang:
 
     schema: pa.Schema
     keys: tuple[str, ...]
-    window: Window
+    window: Any
     aggregates: tuple[AggregateColumn, ...]
     parallelism: int = 1
     event_time: str = "ts"
@@ -125,7 +126,7 @@ def restore_into(receivers: Sequence[Operator], frozen: Sequence[Frozen]) -> Non
         receiver.restore([Restored(subtask, piece.meta, piece.runs) for subtask, piece in enumerate(frozen)])
 
 
-def join_spec(left: pa.Schema, right: pa.Schema, keys: tuple[str, ...], window: Window) -> WindowJoin:
+def join_spec(left: pa.Schema, right: pa.Schema, keys: tuple[str, ...], window: Any) -> WindowJoin:
     time = left.field("ts").type
     fields = [left.field(key) for key in keys] + [
         pa.field("window_start", time),
@@ -139,7 +140,7 @@ def join_spec(left: pa.Schema, right: pa.Schema, keys: tuple[str, ...], window: 
     return window_join("join", keys, window, left, right, ("ts", "ts"), pa.schema(fields))
 
 
-def starts_of(time: int, window: Window) -> list[int]:
+def starts_of(time: int, window: Any) -> list[int]:
     """The starts of all windows that hold this time, by trying every one near it."""
     first = (time - window.size) // window.slide * window.slide
     candidates = range(first, time + 1, window.slide)

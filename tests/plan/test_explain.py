@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -73,7 +74,7 @@ def keyed(bids: tg.Stream, people: tg.Stream) -> tg.Pipeline:
     )
 
 
-def remember(batch: object, state: object) -> object:
+def remember(batch: Any, state: Any) -> Any:
     return batch, state
 
 

@@ -12,6 +12,7 @@ from stagewise import run
 import tidegate as tg
 from tidegate import col
 from tidegate.operators.expression import Filter, Project
+from tidegate.operators.late import part_late_rows
 from tidegate.operators.preaggregate import PreAggregate
 from tidegate.operators.source import Read
 from tidegate.plan.logical import LogicalPlan, topological
@@ -22,7 +23,6 @@ from tidegate.planner.rules import (
     aggregate_before_exchange,
     apply_rules,
     insert_barrier_for_fan_in,
-    part_late_rows,
     push_filters,
     push_projections,
 )

@@ -19,6 +19,7 @@ from tidegate.core.failure.restart import RestartPolicy
 from tidegate.core.log.view import Commit, LogRecord, LogView
 from tidegate.errors import JobFailedError
 from tidegate.plan.connector import Committable, Offset, Polled, Split, WriterContext
+from tidegate.runtime.contend import Contend
 from tidegate.runtime.gang import Launcher
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.logstore import LogStore
@@ -290,6 +291,9 @@ class Jobs:
         savepoint: str | None = None,
         append: bool = False,
         join_timeout_ms: int = 60_000,
+        contend: Contend = "refuse",
+        leader_timeout_ms: int = 3_000,
+        coordinator_grace_ms: int = 30_000,
         **checkpoint: Any,
     ) -> Job:
         """Start it; the interval is long unless given: a test asks for its checkpoints."""
@@ -303,6 +307,9 @@ class Jobs:
             savepoint=savepoint,
             append=append,
             join_timeout_ms=join_timeout_ms,
+            contend=contend,
+            leader_timeout_ms=leader_timeout_ms,
+            coordinator_grace_ms=coordinator_grace_ms,
         )
         job = Job(launch_job(pipeline.physical(parallelism), gang or ThreadGang(parallelism), options))
         self._jobs.append(job)

@@ -23,7 +23,7 @@ from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.failure.restart import FailureKind
 from tidegate.operators.source import Read
-from tidegate.runtime.gang import Exit
+from tidegate.runtime.gang import Exit, LocalHost
 from tidegate.runtime.gangs import GangSetup
 from tidegate.runtime.host import Launch
 from tidegate.runtime.leader import Leader
@@ -298,8 +298,7 @@ class World:
             coordinator=DistributedCheckpointCoordinator(shape, coordinator_config(self.config), leader=name),
             log=LogStore(self.store, self.plan.job),
             gangs=GangSetup(
-                launcher=WorldGang(self),
-                launch=self._launch,
+                host=LocalHost(WorldGang(self), self._launch),
                 publisher=publisher,
                 parallelism=self.parallelism,
                 restarts=QUICK,

@@ -77,7 +77,8 @@ def test_an_error_that_will_come_again_is_not_tried_ten_times(jobs: Jobs, error:
 
 def test_a_savepoint_takes_every_kind_of_path(jobs: Jobs, tmp_path: Path) -> None:
     job = jobs.start(pipeline(GatedSource(events(), allowed=100), MemorySink()), 1)
-    for number, place in enumerate((tmp_path / "a", str(tmp_path / "b"), f"file://{tmp_path}/c", f"file:{tmp_path}/d")):
+    places: list[str | Path] = [tmp_path / "a", str(tmp_path / "b"), f"file://{tmp_path}/c", f"file:{tmp_path}/d"]
+    for number, place in enumerate(places):
         assert job.savepoint(place) == number + 1
     assert [(tmp_path / name / "savepoint.json").exists() for name in "abcd"] == [True] * 4
 

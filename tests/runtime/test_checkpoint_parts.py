@@ -117,7 +117,9 @@ def test_a_run_that_the_parent_has_is_named_and_not_written() -> None:
 
 def test_what_is_inline_does_not_add_up_from_manifest_to_manifest() -> None:
     """A run stays state for many checkpoints, and each of their manifests carries what is inline."""
-    limit, runs, known, largest = inline_bytes_max(2), (), {}, 0
+    limit, largest = inline_bytes_max(2), 0
+    runs: tuple[Run, ...] = ()
+    known: dict[Any, Any] = {}
     for _ in range(40):
         runs = (*runs, Run(BATCH))
         writer, _, _ = stored(Frozen({}, runs), known)

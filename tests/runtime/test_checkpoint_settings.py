@@ -38,8 +38,7 @@ def test_what_a_user_sets_reaches_the_coordinator() -> None:
         gc_retain_count=3,
         min_pause_ms=4_000,
         tolerable_failures=6,
-        put_give_up_ms=9_000,
+        storage_timeout_ms=9_000,
         publish_tries_max=1,
-        publish_give_up_ms=9_000,
         max_checkpoint_bytes=12_345,
     )

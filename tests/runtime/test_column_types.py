@@ -307,7 +307,7 @@ def test_a_sum_of_uint64_is_int64_or_an_error_that_names_the_result(way: str, jo
     def summed(values: list[int]) -> tg.Stream:
         rows = pa.table({"ts": pa.array([0, 1]), "k": pa.array([1, 1]), "x": pa.array(values, pa.uint64())})
         keyed = tg.from_source(GatedSource(rows, rows_per_poll=1)).key_by("k")
-        window = {"windows": tg.tumbling("1s"), "sessions": tg.session("1s")}.get(way)
+        window: Any = {"windows": tg.tumbling("1s"), "sessions": tg.session("1s")}.get(way)
         return keyed.aggregate(total=tg.sum("x")) if window is None else keyed.window(window).aggregate(total=tg.sum("x"))
 
     fits = summed([(1 << 63) - 8, 7])

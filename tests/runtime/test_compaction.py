@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from runtime_jobs import GatedSource, Jobs, MemorySink, events, until
 
 import tidegate as tg
 from tidegate.core.checkpoint.size import stored_bytes, used_bytes
+from tidegate.runtime.metrics import JobMetrics
 
 ROWS, STEP, LATE_MS = 25_000, 5_000, 5_500
 
@@ -25,7 +25,7 @@ def windowed() -> tuple[GatedSource, MemorySink, tg.Pipeline]:
     return source, sink, tg.Pipeline("w", keyed.aggregate(n=tg.count(), total=tg.sum("value")).write(sink))
 
 
-def run(jobs: Jobs, size: int) -> tuple[MemorySink, list[tuple[int, int]], dict[str, Any]]:
+def run(jobs: Jobs, size: int) -> tuple[MemorySink, list[tuple[int, int]], JobMetrics]:
     """Checkpoints while it reads; what each stored and used, and the metrics before its end."""
     source, sink, pipeline = windowed()
     job = jobs.start(pipeline, 1, max_checkpoint_size=size)

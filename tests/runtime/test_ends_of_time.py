@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from runtime_jobs import GatedSource, Jobs
 
 import tidegate as tg
-from tidegate.runtime.source import BEGINNING_OF_TIME, END_OF_TIME, SourceReader, reached
+from tidegate.runtime.source import SourceReader, reached
+from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME
 
 LOW, HIGH = BEGINNING_OF_TIME, END_OF_TIME
 TIMES = [
@@ -49,8 +52,8 @@ def windows(times: list[int], slide: int) -> tuple[list[tuple[int, int, int]], i
 def test_windows_at_both_ends_of_time(kind: str, out_of_orderness: int, jobs: Jobs) -> None:
     source = GatedSource(rows(TIMES), splits=3, rows_per_poll=2)
     source.out_of_orderness = out_of_orderness
-    window = {"session": tg.session("1s"), "tumbling": tg.tumbling("1s"), "sliding": tg.sliding("1s", "500ms")}[kind.split()[0]]
-    result = tg.from_source(source).key_by("k").window(window).aggregate(n=tg.count())
+    shapes: dict[str, Any] = {"session": tg.session("1s"), "tumbling": tg.tumbling("1s"), "sliding": tg.sliding("1s", "500ms")}
+    result = tg.from_source(source).key_by("k").window(shapes[kind.split()[0]]).aggregate(n=tg.count())
     outputs = [result.collect("result"), *([result.late().collect("late")] if "late" in kind else [])]
     job = jobs.finish(tg.Pipeline("ends", *outputs), 1)
     expected, late = sessions(TIMES) if "session" in kind else windows(TIMES, 500 if kind == "sliding" else SIZE)

@@ -93,7 +93,7 @@ class Case:
     def commit(self, slot: int) -> None:
         head, term = self.view.head, self.view.term
         assert head is not None and term is not None
-        numbers = {"epoch": slot, "parent": head.epoch, "gang": self.view.gang, "term": term}
+        numbers: dict[str, Any] = {"epoch": slot, "parent": head.epoch, "gang": self.view.gang, "term": term}
         oldest = max(self.view.oldest_restorable, slot - 5)
         manifest = replace(head, **numbers, checkpoint_id=(term << 32) + slot, committables=(), oldest_restorable=oldest)
         self.put(Commit(slot=slot, term=term, write_id=f"pad/{slot}", manifest=manifest))

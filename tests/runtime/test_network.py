@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -41,7 +42,7 @@ def authority() -> Authority:
     return Authority()
 
 
-def run(run_one: Callable[[Launch, int], str] = run_node, **options: object) -> int:
+def run(run_one: Callable[[Launch, int], str] = run_node, **options: Any) -> int:
     """Run a job with an exchange on two nodes; gives how many rows its sink has."""
     sink = MemorySink()
     stream = tg.from_source(GatedSource(events(ROWS)))
@@ -194,7 +195,7 @@ def test_keys_and_secrets_are_in_no_log_and_no_repr(
 
 
 def in_files(tls: tg.Tls, folder: Path) -> tg.Tls:
-    paths = {}
+    paths: dict[str, Any] = {}
     for what in ("certificate", "key", "authority"):
         paths[what] = folder / f"{what}.pem"
         paths[what].write_bytes(getattr(tls, what))

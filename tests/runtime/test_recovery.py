@@ -369,7 +369,7 @@ def test_a_second_driver_takes_over_and_the_first_says_so(jobs: Jobs) -> None:
     first = jobs.start(windowed(source, sink), 2)
     until(lambda: source.given == 500)
     first.checkpoint()
-    second = jobs.start(windowed(source, sink), 2)
+    second = jobs.start(windowed(source, sink), 2, contend="takeover")
     until(lambda: second.status == "RUNNING")
     with pytest.raises(Exception, match="taken"):
         first.checkpoint()

@@ -40,9 +40,9 @@ def poisoned(where: str, source: GatedSource, sink: MemorySink) -> tg.Pipeline:
         case "a source's poll":
             source.on_poll = always(error)
         case "a source's open":
-            source.open = lambda split, offset: always(error)(split)  # type: ignore[method-assign]
+            source.open = lambda split, offset: always(error)(split)  # type: ignore[method-assign, assignment]
         case "a sink's writer":
-            sink.writer = always(error)  # type: ignore[method-assign]
+            sink.writer = always(error)  # type: ignore[method-assign, assignment]
         case "a sink's write":
             sink.on_write = always(error)
     return tg.Pipeline("w", stream.write(sink))

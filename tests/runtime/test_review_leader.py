@@ -24,7 +24,7 @@ from tidegate.runtime.threads import ThreadPools
 from tidegate.spark.gang import STOPPED, SparkGang
 from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
-from tidegate.wire.control import ControlSettings
+from tidegate.wire.line import ControlSettings
 
 
 def plain(source: GatedSource, sink: MemorySink) -> tg.Pipeline:
@@ -55,7 +55,7 @@ def test_whoever_waits_for_the_end_is_told_although_winding_up_fails(broken: str
     def gone(*args: Any) -> Any:
         raise ConnectionRefusedError("the JVM is gone")
 
-    launcher: WorldGang = world.leader._setup.gangs.launcher  # type: ignore[assignment]
+    launcher: WorldGang = world.leader._setup.gangs.host._launcher  # type: ignore[attr-defined]
     if broken == "on_end":
         world.leader.on_end = gone
     else:
@@ -174,7 +174,7 @@ def test_the_death_of_sparks_driver_process_is_reported() -> None:
     class Session:
         sparkContext = Context()
 
-    heard: list[str | None] = []
+    heard: list[Any] = []
     gang = SparkGang(Session(), 2)  # type: ignore[arg-type]
     launch = world_of()[0]._launch(3)
     gang._run("group", launch, heard.append)
@@ -258,6 +258,8 @@ def test_a_node_that_joins_a_gang_that_is_already_over_is_sent_home() -> None:
         def __init__(self, node: int) -> None:
             self.hello = pb.Hello(node=node, gang=3, address=f"host:{node}", pid=1, host="host")
             self.heard: list[str] = []
+
+        heartbeat = pb.Heartbeat()
 
         def send(self, message: pb.CoordinatorMessage) -> None:
             self.heard.append(str(message.WhichOneof("body")))

@@ -29,11 +29,12 @@ from runtime_jobs import (
 
 import tidegate as tg
 from tidegate.api.job import Job
-from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource, OnFailure
+from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
 from tidegate.core.log.paths import JobPaths
 from tidegate.errors import FencedError, InvalidUseError
-from tidegate.runtime.leader import _caused
+from tidegate.plan.capabilities import OnFailure
+from tidegate.runtime.failure import caused
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.running import check_places, starting
 from tidegate.runtime.start import JobOptions, launch_job
@@ -66,8 +67,8 @@ def begun(pipeline: tg.Pipeline, store: Path | None, **options: Any) -> Job:
 
 
 def everything(path: Path) -> list[tuple[str, bytes]]:
-    """Every name below a directory, with what is in it."""
-    found = sorted(path.rglob("*"))
+    """Every name below a directory, with what is in it; but for the heartbeat of a job that runs."""
+    found = sorted(each for each in path.rglob("*") if each.parent.name != "leader")
     return [(str(each.relative_to(path)), each.read_bytes() if each.is_file() else b"") for each in found]
 
 
@@ -465,4 +466,4 @@ def test_a_finished_job_says_that_it_reads_nothing_more(jobs: Jobs, caplog: pyte
 
 
 def test_fenced_errors_are_told_as_they_are() -> None:
-    assert _caused("sinks", FencedError("somebody else has it")).text == "somebody else has it"
+    assert caused("sinks", FencedError("somebody else has it")).text == "somebody else has it"

@@ -246,7 +246,7 @@ class Overlapping(GatedSource):
     def splits(self) -> list[Split]:
         return [Split(str(number), number, self.table.num_rows // 3) for number in range(3)]
 
-    def open(self, split: Split, offset: Offset) -> Strided:
+    def open(self, split: Split, offset: Offset) -> Strided:  # type: ignore[override]
         return Strided(self.table.column("ts").to_pylist()[int(split.id) :: 3], int(str(offset or 0)))
 
 

@@ -25,6 +25,7 @@ from tidegate.errors import CorruptDataError, InFlightDeserializationFailed, Tid
 from tidegate.runtime.continuous import ContinuousReader
 from tidegate.runtime.gang import carried
 from tidegate.runtime.inspect import _recorded_rows
+from tidegate.runtime.metrics import COUNTS
 from tidegate.runtime.snapshotfile import crc32c, encode_inflight, encode_run, read_inflight, read_run
 from tidegate.runtime.source import SourceReader, expand
 from tidegate.state.run import Restored
@@ -122,7 +123,9 @@ def test_a_forged_offset_in_a_spooled_file_is_corrupt(tmp_path: Path) -> None:
 # -- what nodes say ------------------------------------------------------------------------------------------------
 
 ACK = PrepareAck(node=0, gang=0, term=0, checkpoint_id=5).to_json()
-PROGRESS = json.dumps({"rows": 5, "operators": {"w": [1, 2.5, None]}}).encode()
+OPERATOR = {"late_rows": 1, "state_rows": 2, "state_bytes": 3}
+REPORT = {**dict.fromkeys(COUNTS, 5), "is_in_unaligned_mode": False, "operators": {"w": OPERATOR}}
+PROGRESS = json.dumps(REPORT).encode()
 
 
 @given(damaged(ACK) | damaged(PROGRESS) | st.binary(max_size=50) | json_values.map(lambda v: json.dumps(v).encode()))
@@ -140,8 +143,11 @@ def test_what_a_node_says_is_understood_or_corrupt(data: bytes) -> None:
         {"prepared": pb.Prepared(json=b"{")},
         {"prepared": pb.Prepared(json=PrepareAck(node=1, gang=0, term=0, checkpoint_id=5).to_json())},
         {"progress": pb.Progress(json=b"[1]")},
+        {"progress": pb.Progress(json=json.dumps(REPORT | {"rows_in": "5"}).encode())},
+        {"progress": pb.Progress(json=json.dumps(REPORT | {"rows_more": 5}).encode())},
+        {"progress": pb.Progress(json=json.dumps(REPORT | {"operators": {"w": {"late_rows": 1}}}).encode())},
     ],
-    ids=["no JSON", "speaks for another", "no object"],
+    ids=["no JSON", "speaks for another", "no object", "no number", "not listed", "an operator without its size"],
 )
 def test_a_node_that_says_what_cannot_be_is_refused_and_the_leader_goes_on(body: dict[str, Any]) -> None:
     source, sink = GatedSource(events(200)), MemorySink()

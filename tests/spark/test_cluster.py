@@ -172,7 +172,7 @@ def test_a_file_is_submitted_and_its_result_is_exact(
 ) -> None:
     """The executors run a Python without tidegate; the file's own functions travel with the job."""
     environment = {**defaults, "PYSPARK_PYTHON": str(bare), "PYSPARK_DRIVER_PYTHON": sys.executable}
-    command = [SPARK_HOME / "bin" / "spark-submit", "--master", cluster, pipeline_file(data, tmp_path)]
+    command: list[str | Path] = [SPARK_HOME / "bin" / "spark-submit", "--master", cluster, pipeline_file(data, tmp_path)]
     answer = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path
     )
@@ -182,7 +182,7 @@ def test_a_file_is_submitted_and_its_result_is_exact(
 
 
 def test_the_command_runs_a_file_on_the_cluster(cluster: str, defaults: dict[str, str], data: Data, tmp_path: Path) -> None:
-    options = ["--master", cluster, "--store", tmp_path / "store", "--interval", "200ms", "--json"]
+    options: list[str | Path] = ["--master", cluster, "--store", tmp_path / "store", "--interval", "200ms", "--json"]
     options += ["--bind", "0.0.0.0", "--allow-plaintext"]
     command = [sys.executable, "-m", "tidegate.cli.main", "run", pipeline_file(data, tmp_path), *options]
     answer = subprocess.run(command, env=defaults, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path)

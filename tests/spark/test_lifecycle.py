@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
@@ -95,7 +96,7 @@ def test_slots_that_another_job_holds_are_refused_in_seconds(start: Start, tmp_p
     [(explode, ["ValueError: row", "is poison", "in check_rows", "poison.py"]), (wrong_columns, ["key: int64"])],
 )
 def test_a_poison_pipeline_fails_fast_with_its_own_traceback(
-    start: Start, data: Data, tmp_path: Path, function: object, words: list[str]
+    start: Start, data: Data, tmp_path: Path, function: Any, words: list[str]
 ) -> None:
     stream = read(data.bids, None, 2).map_batches(function)
     began = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_an_operator_has_its_state_from_the_backend_of_its_context() -> None:
 
     class Other(Memory):
         @staticmethod
-        def table(ownership: Ownership, schema: pa.Schema, keys: tuple[str, ...]) -> KeyedTable:
+        def table(ownership: Ownership, schema: pa.Schema, keys: Sequence[str]) -> KeyedTable:
             made.append(tuple(keys))
             return KeyedTable(ownership, schema, keys)
 

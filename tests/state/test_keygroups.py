@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -98,12 +99,13 @@ def test_a_dictionary_may_hold_nulls_and_be_a_slice() -> None:
 
 
 def test_a_slice_hashes_like_the_same_rows_alone() -> None:
-    for values, kind in (
+    cases: tuple[tuple[list[Any], pa.DataType], ...] = (
         (["abc", None, "defg", "", "abc"], pa.string()),
         ([Decimal("1.10"), None, Decimal("-3.00"), Decimal("0.01"), Decimal("9")], pa.decimal128(10, 2)),
         ([1.5, None, -0.0, float("nan"), 2.0], pa.float64()),
         ([True, None, False, True, True], pa.bool_()),
-    ):
+    )
+    for values, kind in cases:
         whole = pa.record_batch({"k": pa.array(values, kind)})
         assert hashes(whole, ["k"])[1:4].tolist() == hashes(whole.slice(1, 3), ["k"]).tolist()
         assert hashes(whole, ["k"])[1:4].tolist() == hashed(values[1:4], kind)

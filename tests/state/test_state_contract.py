@@ -55,7 +55,8 @@ def tight() -> Iterator[None]:
 @settings(max_examples=60)
 @given(actions=ACTIONS)
 def test_it_is_a_dictionary_whatever_is_frozen_and_restored(kind: str, name: str, actions: list[tuple[str, object]]) -> None:
-    now, model = SUBJECTS[kind](backend(name)), Counter[Row]()
+    now: Subject = SUBJECTS[kind](backend(name))
+    model = Counter[Row]()
     frozen = now.freeze()
     before = texts(frozen)
     for action, value in actions:

@@ -250,7 +250,7 @@ def test_a_directory_goes_with_its_last_object_and_the_store_stays(tmp_path: Pat
 def test_an_object_is_written_though_its_directory_is_taken_away_meanwhile(tmp_path: Path, monkeypatch) -> None:
     store = DurableFileStore(tmp_path)
     store.put("a/b/x", b"old")
-    real, taken = durable.FileIO, []
+    real, taken = FileIO, []
 
     def take_away_first(path: Path, mode: str) -> FileIO:
         if len(taken) < 2:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tidegate.errors import InvalidUseError, RetryableError
@@ -84,7 +86,7 @@ def test_settling_shows_what_was_hidden(faulty: FaultyStore) -> None:
 
 
 @pytest.mark.parametrize("verb", ["put", "create", "get", "get_range", "list", "delete"])
-def test_unavailable_does_nothing(faulty: FaultyStore, inner: Store, verb: str) -> None:
+def test_unavailable_does_nothing(faulty: FaultyStore, inner: Store, verb: Any) -> None:
     inner.put("old", b"x")
     arguments = {
         "put": ("new", b"y"), "create": ("new", b"y"), "get": ("old",), "get_range": ("old", 0, 1),
@@ -116,7 +118,7 @@ def test_a_partial_upload_leaves_half(faulty: FaultyStore, inner: Store) -> None
 
 
 @pytest.mark.parametrize("verb", ["put", "create"])
-def test_a_flipped_bit_is_stored_silently(faulty: FaultyStore, inner: Store, verb: str) -> None:
+def test_a_flipped_bit_is_stored_silently(faulty: FaultyStore, inner: Store, verb: Any) -> None:
     faulty.fail_next(verb, Fault.FLIPPED_BIT)
     getattr(faulty, verb)("a", bytes(100))
     assert sum(byte.bit_count() for byte in inner.get("a")) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -87,7 +88,7 @@ def test_a_create_that_the_server_fails_is_unknown_and_sent_once(store, script, 
 
 
 def test_a_create_without_an_answer_is_unknown(endpoint, script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "REQUEST_TIMEOUT", objects.timedelta(seconds=0.3))
+    monkeypatch.setattr(objects, "REQUEST_TIMEOUT", timedelta(seconds=0.3))
     script.answers["PUT"] = (0, b"")
     with pytest.raises(RetryableError):
         open_at(endpoint).create("log/0.json", b"x")

@@ -32,6 +32,8 @@ ROWS = {"key": [1, 2, 2], "total": [0.3, 5.0, 7.0]}
 class ScriptedJob:
     """A job with one real process. When that dies, the next gang is there at once, or the job has ended."""
 
+    error = None
+
     def __init__(self, victim: subprocess.Popen[bytes], *, host: str | None = None, ends: bool = False) -> None:
         self._victim = victim
         self._host = host or socket.gethostname()

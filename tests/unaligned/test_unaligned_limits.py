@@ -116,10 +116,10 @@ def test_an_adaptive_threshold_learns_from_every_commit(tmp_path: Path) -> None:
     job = scene.start(adaptive_alignment=True)
     machine = job._leader._machine
     scene.paused_everywhere(job)
-    assert machine.threshold is not None
-    assert (machine.threshold.ms, machine.threshold.share_unaligned) == (TIMEOUT_MS, 0.0)
+    assert machine.checkpoints.alignment_timeout is not None
+    assert (machine.checkpoints.alignment_timeout.ms, machine.checkpoints.alignment_timeout.share_unaligned) == (TIMEOUT_MS, 0.0)
     took_unaligned(job)
-    assert machine.threshold.share_unaligned > 0
-    assert machine.threshold.overtaking_ms is not None
+    assert machine.checkpoints.alignment_timeout.share_unaligned > 0
+    assert machine.checkpoints.alignment_timeout.overtaking_ms is not None
     scene.complete(job)
     assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())

@@ -47,9 +47,9 @@ from tidegate.wire.control import (
     SERVICE,
     ControlClient,
     ControlServer,
-    ControlSettings,
     NodeConnection,
 )
+from tidegate.wire.line import ControlSettings
 from tidegate.wire.prove import NodeProof
 
 SECRET = b"0123456789abcdef"
@@ -64,7 +64,7 @@ class Log:
     """Records what a server's handler or a client's callbacks are told."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
-    entries: list[tuple[str, object]] = field(default_factory=list)
+    entries: list[tuple[str, Any]] = field(default_factory=list)
     connections: list[NodeConnection] = field(default_factory=list)
 
     def joined(self, connection: NodeConnection) -> None:
@@ -77,6 +77,9 @@ class Log:
     def left(self, connection: NodeConnection, error: Exception | None) -> None:
         self.add("left", error)
 
+    def broken(self, death: ThreadDied) -> None:
+        self.add("broken", death)
+
     def on_message(self, message: CoordinatorMessage) -> None:
         self.add("message", message)
 
@@ -88,12 +91,12 @@ class Log:
             self.entries.append((kind, what))
             self.changed.notify_all()
 
-    def wait(self, kind: str, count: int = 1) -> list[object]:
+    def wait(self, kind: str, count: int = 1) -> list[Any]:
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.of(kind)) >= count, 20.0), self.entries
         return self.of(kind)
 
-    def of(self, kind: str) -> list[object]:
+    def of(self, kind: str) -> list[Any]:
         return [what for name, what in self.entries if name == kind]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ from tidegate.wire.frames import (
 )
 
 
-def decode(data: bytes, sizes: list[int] | None = None, **limits: int) -> tuple[list[object], str]:
+def decode(data: bytes, sizes: list[int] | None = None, **limits: Any) -> tuple[list[object], str]:
     """All frames of these bytes fed in portions of these sizes, and how it ended."""
     decoder = FrameDecoder(**limits)
     frames: list[Frame] = []

@@ -23,8 +23,9 @@ from tidegate.core.barrier.messages import End
 from tidegate.errors import InvalidUseError, RetryableError, ThreadDied
 from tidegate.runtime.start import JobOptions, control_settings
 from tidegate.wire._gen.control_pb2 import Hello, NodeMessage
-from tidegate.wire.control import METHOD, SERVICE, ControlClient, ControlServer, ControlSettings
+from tidegate.wire.control import METHOD, SERVICE, ControlClient, ControlServer
 from tidegate.wire.gate import Gate, LogBudget, Newcomer
+from tidegate.wire.line import ControlSettings
 from tidegate.wire.prove import NodeProof
 from tidegate.wire.relay import ControlPort
 from tidegate.wire.tcp import TcpSettings, TcpTransport
@@ -362,7 +363,7 @@ def test_a_control_port_whose_thread_dies_says_so(who: str) -> None:
     """No node could join any more."""
     deaths: list[ThreadDied] = []
     handler = Joined()
-    handler.broken = deaths.append
+    handler.broken = deaths.append  # type: ignore[method-assign, assignment]
     server = ControlServer(handler, SECRET)
     try:
         if who == "gate":

@@ -22,7 +22,8 @@ SECRET = b"s" * 32
 
 
 def ends(transcript: bytes = b"both nonces") -> tuple[Session, Session]:
-    return tuple(Session.of(SECRET, b"test", transcript, dialled=dialled) for dialled in (True, False))
+    first, second = (Session.of(SECRET, b"test", transcript, dialled=dialled) for dialled in (True, False))
+    return first, second
 
 
 def test_messages_in_order_are_opened() -> None:

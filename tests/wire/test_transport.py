@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,8 +29,8 @@ class Pair:
 
     sender: Transport
     receiver: Transport
-    sent: object
-    got: object
+    sent: Any
+    got: Any
 
     def open(self, schema: pa.Schema) -> Outbound:
         self.receiver.expect(CHANNEL, schema)
@@ -41,6 +42,8 @@ def pair(request: pytest.FixtureRequest, mailboxes) -> Iterator[Pair]:
     sent, got = mailboxes
     if request.param == "in process":
         hub = InProcessHub(connect_timeout_s=0.1)
+        sender: Any
+        receiver: Any
         sender, receiver = InProcessTransport(hub, sent), InProcessTransport(hub, got)
     else:
         tls = request.getfixturevalue("tls_contexts") if request.param == "tls" else None
@@ -63,7 +66,7 @@ def send(outbound: Outbound, message, deadline_s: float = 20.0) -> None:
 
 def test_messages_arrive_in_order_and_end_closes_both_ends(pair: Pair, batch: pa.RecordBatch) -> None:
     outbound = pair.open(batch.schema)
-    messages = [
+    messages: list[Any] = [
         event_of(batch),
         Watermark(5),
         Barrier(CheckpointBarrier(7, 1)),

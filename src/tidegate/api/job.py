@@ -10,8 +10,10 @@ import pyarrow as pa
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.failure.problems import Problem
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError
+from tidegate.ids import Epoch
 from tidegate.runtime.interrupt import plain_interrupts
 from tidegate.runtime.leader import Leader
+from tidegate.runtime.metrics import JobMetrics
 from tidegate.runtime.savepoint import savepoint_place, shown_place, write_savepoint
 
 STOP_WAIT_S = 60.0
@@ -96,7 +98,7 @@ class Job:
         name = "" if place is None else shown_place(place)
         epoch = self._leader.request_checkpoint(savepoint=name).result(parse_duration_ms(timeout) / 1000)
         if place is not None:
-            write_savepoint(self._leader.log, epoch, place)
+            write_savepoint(self._leader.log, Epoch(epoch), place)
         return epoch
 
     def cancel_checkpoint(self, checkpoint_id: int) -> None:
@@ -120,7 +122,7 @@ class Job:
         """The checkpoints of this run, committed and aborted, oldest first."""
         return self._leader.checkpoints()
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> JobMetrics:
         """What the job has done so far."""
         return self._leader.metrics()
 

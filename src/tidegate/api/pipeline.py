@@ -13,6 +13,7 @@ from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import name_of, path_of
 from tidegate.plan.logical import LogicalPlan
 from tidegate.plan.operator import OperatorSpec
 from tidegate.plan.physical import PhysicalPlan
@@ -92,6 +93,11 @@ class Pipeline:
         ``append=True``, from a savepoint, adds to sinks that hold what the savepoint's job had written;
         ``stall_timeout``, how long a node may say nothing before it counts as lost; ``join_timeout``, how
         long the driver waits for the next node while a gang comes up.
+
+        A job that somebody runs already is refused; ``standby=True`` waits beside it and takes over when its leader
+        has said nothing for ``leader_timeout`` (``"3s"``), ``takeover=True`` replaces it at once. ``coordinator_grace``
+        is how long nodes work without a leader; ``token_file`` where the job's key is, for whoever operates it
+        from outside.
         """
         self._check_start(parallelism, checkpoint, restore)
         from tidegate.api.start import start_job
@@ -151,10 +157,10 @@ def _check_sinks(specs: list[Write]) -> None:
 
 
 def _place(spec: Write) -> tuple[str, str] | None:
-    path = getattr(spec.sink, "path", None)
+    path = path_of(spec.sink)
     if path is not None:
         return "path", os.path.abspath(path) if "://" not in str(path) else str(path)
-    name = getattr(spec.sink, "name", None)
+    name = name_of(spec.sink)
     return None if name is None else ("name", str(name))
 
 

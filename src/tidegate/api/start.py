@@ -12,7 +12,9 @@ from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.log.resolve import RestoreChoice
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import Fed
 from tidegate.runtime.address import LOOPBACK
+from tidegate.runtime.contend import Contend
 from tidegate.runtime.running import starting
 from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.start import JobOptions, launch_job
@@ -37,13 +39,18 @@ def start_job(
     spool: str | os.PathLike[str] | None = None,
     stall_timeout: Duration = "10s",
     join_timeout: Duration = "60s",
+    standby: bool = False,
+    takeover: bool = False,
+    leader_timeout: Duration = "3s",
+    coordinator_grace: Duration = "30s",
+    token_file: str | os.PathLike[str] | None = None,
 ) -> Job:
     """Check the session and the settings, then start the gang. Raises before anything is started."""
     from tidegate.spark.cluster import driver_host, shared_place, slots
-    from tidegate.spark.gang import SparkGang, check_session, register_format
+    from tidegate.spark.gang import SparkGang, check_session, register_format, warm_up
     from tidegate.spark.ship import check_sendable, ship_code
 
-    _check_switches(overwrite=overwrite, append=append, allow_plaintext=allow_plaintext)
+    _check_switches(overwrite=overwrite, append=append, allow_plaintext=allow_plaintext, standby=standby, takeover=takeover)
     _check_network(bind, tls, allow_plaintext)
     given = None if store is None else _path("store", store)
     width = check_session(spark, parallelism)
@@ -67,13 +74,29 @@ def start_job(
         spool=None if spool is None else _path("spool", spool),
         stall_timeout_ms=parse_duration_ms(stall_timeout, name="stall_timeout", minimum_ms=100),
         join_timeout_ms=parse_duration_ms(join_timeout, name="join_timeout", minimum_ms=1_000),
+        contend=_contend(standby, takeover, settings),
+        leader_timeout_ms=parse_duration_ms(leader_timeout, name="leader_timeout", minimum_ms=300),
+        coordinator_grace_ms=parse_duration_ms(coordinator_grace, name="coordinator_grace", minimum_ms=1_000),
+        token_file=None if token_file is None else _path("token_file", token_file),
     )
     with starting(plan.job, options.store) as started:
         register_format(spark)
         ship_code(spark)
+        if standby:
+            warm_up(spark, width)
         leader = launch_job(plan, SparkGang(spark, width), options)
         started(leader)
     return Job(leader)
+
+
+def _contend(standby: bool, takeover: bool, checkpoint: CheckpointConfig) -> Contend:
+    if standby and takeover:
+        raise InvalidUseError("a start waits (standby=True) or replaces (takeover=True), not both")
+    if (standby or takeover) and not checkpoint.enabled:
+        raise InvalidUseError(
+            "standby and takeover need checkpoints to go on from: give checkpoint=tg.CheckpointConfig(interval='1s')"
+        )
+    return "standby" if standby else "takeover" if takeover else "refuse"
 
 
 def _path(name: str, given: object) -> str:
@@ -101,7 +124,7 @@ def _check_network(bind: object, tls: object, allow_plaintext: bool) -> None:
 def _check_room(pipeline: Pipeline, width: int, slots: int) -> None:
     """A streaming query runs beside the gang: with every slot taken by nodes it would wait for ever."""
     specs = [spec for stage in pipeline.physical(width).stages for spec in stage.operators]
-    fed = [spec.name for spec in specs if isinstance(spec, Read) and hasattr(spec.source, "feed")]
+    fed = [spec.name for spec in specs if isinstance(spec, Read) and isinstance(spec.source, Fed)]
     if fed and width >= slots:
         raise InvalidUseError(
             f"the streaming DataFrame of source {fed[0]!r} needs a free slot beside the job's: lower parallelism, or give the "

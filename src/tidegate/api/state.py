@@ -7,6 +7,7 @@ import os
 import pyarrow as pa
 
 from tidegate.errors import InvalidUseError
+from tidegate.ids import Epoch
 
 
 def read_state(store: str | os.PathLike[str], operator: str, epoch: int | None = None, job: str | None = None) -> pa.Table:
@@ -22,4 +23,5 @@ def read_state(store: str | os.PathLike[str], operator: str, epoch: int | None =
         raise InvalidUseError(f"read_state needs the name of an operator operator={operator!r}")
     if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool)):
         raise InvalidUseError(f"an epoch is a number epoch={epoch!r}")
-    return inspect.read_state(inspect.find(os.fspath(store), job=job, epoch=epoch, operator=operator), operator)
+    wanted = None if epoch is None else Epoch(epoch)
+    return inspect.read_state(inspect.find(os.fspath(store), job=job, epoch=wanted, operator=operator), operator)

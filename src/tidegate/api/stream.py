@@ -31,8 +31,9 @@ from tidegate.operators.running import RunningAggregate
 from tidegate.operators.sink import Write
 from tidegate.operators.union import Union
 from tidegate.operators.window import TimeWindow, Window
+from tidegate.plan.capabilities import ChecksSchema
 from tidegate.plan.columns import carried, check_names
-from tidegate.plan.connector import ChecksSchema, Sink
+from tidegate.plan.connector import Sink
 from tidegate.plan.expressions import Column, column, need_column, passed_on, predicate
 from tidegate.plan.identity import function_text
 from tidegate.plan.logical import Named

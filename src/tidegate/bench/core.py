@@ -23,6 +23,7 @@ from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, Event
 from tidegate.core.barrier.output import OutputQueue
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.errors import InvalidUseError
+from tidegate.ids import Epoch
 
 NOT_MEASURED = {
     "bench_hot_path_with_wal_async": "the write-ahead log belongs to pushed rows; a pipeline's source is read again instead",
@@ -82,7 +83,7 @@ def bench_poll_barrier_with_pending(settings: Settings) -> Reading:
     def waiting(count: int) -> Iterable[Callable[[int], CheckpointBarrier | None]]:
         for number in range(1, count + 1):
             injector = _injector()
-            injector.coordinator_handle().inject(InjectBarrierCommand(number, number))
+            injector.coordinator_handle().inject(InjectBarrierCommand(number, Epoch(number)))
             yield injector.poll_barrier
 
     def poll_all(polls: Iterable[Callable[[int], CheckpointBarrier | None]]) -> None:
@@ -107,7 +108,7 @@ def bench_barrier_injection_throughput(settings: Settings) -> Reading:
             emitted(barrier)
 
     def commands(count: int) -> Iterable[InjectBarrierCommand]:
-        return (InjectBarrierCommand(number, number) for number in range(1, count + 1))
+        return (InjectBarrierCommand(number, Epoch(number)) for number in range(1, count + 1))
 
     nanoseconds = per_item(commands, work, settings.calls // 5 or 1, settings.rounds)
     return Reading(
@@ -135,7 +136,7 @@ def bench_barrier_processing(settings: Settings) -> Reading:
             subtask.taken(0)
 
     def barriers(count: int) -> Iterable[Barrier[Any]]:
-        return (Barrier(CheckpointBarrier(number, number)) for number in range(1, count + 1))
+        return (Barrier(CheckpointBarrier(number, Epoch(number))) for number in range(1, count + 1))
 
     values = per_item(barriers, work, settings.calls // 10 or 1, settings.rounds)
     what = "a barrier through a subtask: receive, poll, fired, taken"

@@ -27,6 +27,7 @@ from tidegate.core.checkpoint.manifest import (
 )
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck, TaskReport
+from tidegate.ids import CheckpointId, NodeId
 from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.lifecycle import Spools
@@ -92,7 +93,8 @@ class Driver:
             case do.ResolveRestore():
                 yield ev.RestoreRequested(self.machine.log.head_epoch)
             case do.StartGang(gang=gang):
-                yield ev.GangRunning(gang, frozenset(range(NODES)), frozenset(range(NODES)))
+                everyone = frozenset(map(NodeId, range(NODES)))
+                yield ev.GangRunning(gang, everyone, everyone)
             case do.SendInject(node=node, checkpoint_id=number):
                 yield ev.NodePrepared(self._report(node, number))
             case do.Publish(epoch=epoch):
@@ -104,7 +106,7 @@ class Driver:
             case _:
                 pass
 
-    def _report(self, node: int, number: int) -> PrepareAck:
+    def _report(self, node: NodeId, number: int) -> PrepareAck:
         path = self.log.paths.state(number, node)
         self.store.put(path, b"x" * STATE_BYTES)
         run = RunEntry(path, 0, STATE_BYTES, 1, 1_000)
@@ -112,7 +114,7 @@ class Driver:
         return PrepareAck(
             node=node,
             gang=self.machine.log.gang,
-            term=number >> 32,
+            term=CheckpointId(number).term,
             checkpoint_id=number,
             tasks=(TaskReport("read", node, "fired"), TaskReport("window", node, "fired")),
             operators=(OperatorSnapshotEntry("window", node, {"closed": [[0, 63, 1_700_000_000_000]]}, (run,)),),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -36,6 +38,7 @@ from tidegate.core.checkpoint.prepare import ChannelRef, ChannelShape, PlanShape
 from tidegate.core.log.paths import JobPaths
 from tidegate.core.log.view import Commit
 from tidegate.errors import JobFailedError, ThreadDied
+from tidegate.ids import CheckpointId, Epoch, GangNumber, NodeId
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.runtime.logstore import LogStore
 from tidegate.store.open import open_store
@@ -45,12 +48,14 @@ from tidegate.wire.transport import ChannelId
 
 NODES = 3
 MANIFEST_NODES = 10
+GANG = GangNumber(0)
 RUNS = 64
 PAYLOAD_BYTES = 1_000
 BLOCK_ROWS = 1_000
 WAIT_S = 60.0
 INTERVAL = "1s"
 BY_HAND = tg.CheckpointConfig(interval="1h", timeout="60s")
+EVERY_200_MS = tg.CheckpointConfig(interval="200ms", timeout="60s")
 
 # -- manifests -----------------------------------------------------------------------------------------------
 
@@ -96,18 +101,18 @@ class Reign:
     def __init__(self) -> None:
         config = DistributedCheckpointConfig(checkpoint_interval_ms=None, base_every=1_000_000)  # commits alone are measured
         self._machine = DistributedCheckpointCoordinator(_SHAPE, config, "bench")
-        everyone = frozenset(range(MANIFEST_NODES))
+        everyone = frozenset(map(NodeId, range(MANIFEST_NODES)))
         self._answer(self._tell(events.LogRead(())))
         self._tell(events.LogChecked(0, events.Last()))
         self._tell(events.RestoreRequested(None))
-        self._tell(events.GangRunning(0, everyone, everyone))
+        self._tell(events.GangRunning(GANG, everyone, everyone))
 
     def checkpoint(self, log: LogStore) -> tuple[float, float]:
         """Seconds from the first report to the order to put the manifest, and to its commit."""
         self._tell(events.TriggerRequested("bench"))
         assert self._machine.attempt is not None
         number = self._machine.attempt.checkpoint_id
-        reports = [_report(node, number).to_json() for node in range(MANIFEST_NODES)]
+        reports = [_report(NodeId(node), number).to_json() for node in range(MANIFEST_NODES)]
         begun = time.perf_counter()
         given = [order for report in reports for order in self._prepared(report)]
         aggregated = time.perf_counter() - begun
@@ -131,14 +136,14 @@ class Reign:
         return self._machine.handle(event, 0, 1)
 
 
-def _report(node: int, number: int) -> PrepareAck:
+def _report(node: NodeId, number: int) -> PrepareAck:
     """What a node with one window operator and a full exchange reports."""
     paths = [_PATHS.shared(number, f"{node}-{run}") for run in range(RUNS)]
     ends = {"read": "out", "window": "in"}
     return PrepareAck(
         node=node,
-        gang=0,
-        term=number >> 32,
+        gang=GANG,
+        term=CheckpointId(number).term,
         checkpoint_id=number,
         tasks=tuple(
             TaskReport(
@@ -152,7 +157,7 @@ def _report(node: int, number: int) -> PrepareAck:
         operators=(OperatorSnapshotEntry("window", node, {}, tuple(RunEntry(path, 0, 10, 1, 1) for path in paths)),),
         sources=(SourceOffsetEntry("read", node, {"offset": number}),),
         sinks=("out",),
-        committables=(CommittableEntry("out", node, 0, number, {"file": f"{number}-{node}"}),),
+        committables=(CommittableEntry("out", node, GANG, number, {"file": f"{number}-{node}"}),),
         objects=tuple(ObjectEntry(path, 10, 1) for path in paths),
         bytes_uploaded=10 * RUNS,
     )
@@ -187,9 +192,9 @@ class Arrivals:
 
 def cross_node_barrier(samples: int) -> Reading:
     """A barrier over TCP, from being handed to the sender's transport to the report at the receiver's."""
-    arrivals, secret, channel = Arrivals(), secrets.token_bytes(32), ChannelId(0, 0, 1)
-    sender = TcpTransport(Arrivals(), secret=secret, gang=0)
-    receiver = TcpTransport(arrivals, secret=secret, gang=0)
+    arrivals, secret, channel = Arrivals(), secrets.token_bytes(32), ChannelId(0, NodeId(0), NodeId(1))
+    sender = TcpTransport(Arrivals(), secret=secret, gang=GANG)
+    receiver = TcpTransport(arrivals, secret=secret, gang=GANG)
     try:
         receiver.expect(channel, pa.schema([("value", pa.int64())]))
         outbound = sender.connect(channel, receiver.address)
@@ -197,7 +202,7 @@ def cross_node_barrier(samples: int) -> Reading:
         for number in range(1, samples + 1):
             arrivals.came.clear()
             begun = time.perf_counter()
-            outbound.send(Barrier(CheckpointBarrier(number, number)))
+            outbound.send(Barrier(CheckpointBarrier(number, Epoch(number))))
             if not arrivals.came.wait(WAIT_S):
                 raise JobFailedError(f"a barrier did not come within {WAIT_S:.0f} s")
             values.append((arrivals.at - begun) * 1e3)
@@ -269,12 +274,12 @@ def _block(node: int, block: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([times, pa.array(keys), payload], schema=SCHEMA)
 
 
-def _start(source: Waiting, place: Path) -> Job:
+def _start(source: Waiting, place: Path, checkpoint: tg.CheckpointConfig = BY_HAND) -> Job:
     """A job that keeps all rows of ``source`` as state. Gives it when they are all in."""
     left, right = tg.from_source(source), tg.from_source(Waiting(0))
     joined = left.join(right, on="key", window=tg.tumbling("1h"))
     pipeline = tg.Pipeline("bench", joined.write_parquet(place / "out"))
-    job = on_threads(pipeline, NODES, str(place / "store"), BY_HAND)
+    job = on_threads(pipeline, NODES, str(place / "store"), checkpoint)
     try:
         _await(job, source.rows_per_split * NODES)
     except BaseException:
@@ -334,25 +339,39 @@ def distributed_checkpoint(place: Path, jobs: int, state_bytes: int) -> Reading:
 
 
 def leader_failover(place: Path, takeovers: int) -> Reading:
-    """A new leader takes a job over from one that still thinks it leads, up to the first checkpoint of its own."""
-    leading = _start(Waiting(0), place)
+    """A coordinator that leads is killed: from the kill to the next commit, with the same gang."""
+    log = LogStore(open_store(str(place / "store")), "bench")
+    job = _start(Waiting(0), place, EVERY_200_MS)
     values = []
     try:
-        leading.checkpoint(60_000)
         for _ in range(takeovers):
-            begun = time.perf_counter()
-            newer = _start(Waiting(0), place)
-            older, leading = leading, newer
+            before = log.view().term or 0
+            asked = ["coordinator", str(place / "store"), "--job", "bench", "--takeover"]
+            command = [sys.executable, "-m", "tidegate.cli.main", *asked]
+            coordinator = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
-                newer.checkpoint(60_000)
-                values.append(time.perf_counter() - begun)
+                term = _await_commit(log, before)
+                begun = time.perf_counter()
             finally:
-                older.stop()
+                coordinator.kill()
+                coordinator.wait()
+            _await_commit(log, term)
+            values.append(time.perf_counter() - begun)
     finally:
-        leading.stop()
+        job.stop()
         shutil.rmtree(place, ignore_errors=True)
-    what = "start of a second leader to its first commit, 3 nodes as threads; without noticing the loss and without Spark"
+    what = "kill -9 of a leading coordinator to the next commit, 3 nodes as threads that go on; the loss is noticed too"
     return Reading(name="bench_leader_failover", values=tuple(values), unit="s", target=5, what=what)
+
+
+def _await_commit(log: LogStore, term: int) -> int:
+    """Wait for a commit of a later term than this; gives its term."""
+    deadline = time.monotonic() + WAIT_S
+    while (head := log.view().head) is None or head.term <= term:
+        if time.monotonic() > deadline:
+            raise JobFailedError(f"no leader committed within {WAIT_S:.0f} s job={log.paths.job}")
+        time.sleep(0.01)
+    return head.term
 
 
 # -- rows with and without checkpoints -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ that follow each other meet the same machine, the same memory and the same warm 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,7 +33,7 @@ class Running(Protocol):
     def status(self) -> str:
         """RUNNING as long as there are rows."""
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Mapping[str, Any]:
         """``rows_in`` among them."""
 
     def checkpoint(self) -> int:

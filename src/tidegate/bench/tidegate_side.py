@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -33,6 +33,8 @@ def pipeline(shape: Shape, place: Place, name: str) -> tg.Pipeline:
             asked = left.join(right, on="key", window=tg.tumbling(WINDOW_MS))
         case "stateless":
             asked = streams[0].filter(tg.col("kind") != 0).with_columns(cents=tg.col("value") * 100)
+        case _:
+            assert_never(shape)
     return tg.Pipeline(name, asked.write_parquet(place.output))
 
 
@@ -64,7 +66,7 @@ def run(spark: Session, asked: tg.Pipeline, place: Place, rows: int, parallelism
     finally:
         shutil.rmtree(place.scratch, ignore_errors=True)
     metrics = job.metrics()
-    done = (int(metrics.get(name, 0)) for name in ("checkpoints_committed", "restarts"))
+    done = (metrics["checkpoints_committed"], metrics["restarts"])
     return Measured(rows, seconds, rows_in(place.output), *done)
 
 
@@ -73,7 +75,7 @@ def switched(spark: Session, asked: tg.Pipeline, place: Place, parallelism: int,
     checkpoint = tg.CheckpointConfig(interval=NEVER)
     job = asked.start(spark, parallelism=parallelism, store=str(place.scratch), checkpoint=checkpoint)
     try:
-        while job.status == "STARTING" or not job.metrics().get("rows_in"):
+        while job.status == "STARTING" or not job.metrics()["rows_in"]:
             if job.await_termination(0.1):
                 raise JobFailedError(f"the job ended before it was measured job={job.name}")
         return Switching(job).run(switches)

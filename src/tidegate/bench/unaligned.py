@@ -24,6 +24,7 @@ from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, Event, St
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.errors import InvalidUseError, JobFailedError
+from tidegate.ids import Epoch
 from tidegate.runtime.local import ThreadGang
 from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
 from tidegate.runtime.start import JobOptions, launch_job
@@ -33,8 +34,8 @@ EVENTS = 10_000
 ROUNDS = 7
 RECOVERIES = 4
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.float64())])
-THRESHOLD_MS = 500
-OVER_THRESHOLD_MS_MAX = 1_000
+ALIGNMENT_TIMEOUT_MS = 500
+OVER_TIMEOUT_MS_MAX = 1_000
 WAIT_S = 120.0
 
 Launch = Callable[[tg.Pipeline, int, str, tg.CheckpointConfig], Job]
@@ -94,7 +95,7 @@ def bench_unaligned_trigger(rounds: int = ROUNDS) -> Figure:
     def once() -> float:
         fan_in = _fan_in(2)
         fan_in.started(1)
-        fan_in.receive(0, Barrier(CheckpointBarrier(1, 1)))
+        fan_in.receive(0, Barrier(CheckpointBarrier(1, Epoch(1))))
         fan_in.poll()
         return _timed(lambda: fan_in.deadline(1))
 
@@ -110,7 +111,7 @@ def bench_inflight_capture_10k(rounds: int = ROUNDS) -> Figure:
         fan_in = _fan_in(1)
         for _ in range(EVENTS):
             fan_in.receive(0, event)
-        barrier: Barrier[pa.RecordBatch] = Barrier(CheckpointBarrier(1, 1).as_unaligned())
+        barrier: Barrier[pa.RecordBatch] = Barrier(CheckpointBarrier(1, Epoch(1)).as_unaligned())
         return _timed(lambda: fan_in.receive(0, barrier))
 
     return Figure("bench_inflight_capture_10k", _best(once, rounds) * 1e3, "ms", 1.0)
@@ -138,8 +139,8 @@ def bench_mode_switch(rounds: int = ROUNDS) -> Figure:
                 subtask.emit(channel, event)
                 if channel:
                     subtask.receive(channel, event)
-        barrier = CheckpointBarrier(1, 1)
-        subtask.started(1, epoch=1)
+        barrier = CheckpointBarrier(1, Epoch(1))
+        subtask.started(1, epoch=Epoch(1))
         subtask.receive(0, Barrier(barrier))
         while subtask.queued(0):
             subtask.poll()
@@ -232,7 +233,7 @@ class Bench:
         checkpoints = [self.checkpoint(mode, backlog) for backlog in self.settings.backlog for mode in ("never", "auto")]
         return {
             "steps": [figure.row() for figure in figures],
-            "threshold_ms": THRESHOLD_MS,
+            "alignment_timeout_ms": ALIGNMENT_TIMEOUT_MS,
             "checkpoints": checkpoints,
             "bounded": all(c["duration_ms"] <= c["limit_ms"] for c in checkpoints if c["limit_ms"] is not None),
         }
@@ -250,7 +251,7 @@ class Bench:
             backlog_pipeline(burst, place / "out"),
             self.settings.parallelism,
             str(place / "store"),
-            tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=THRESHOLD_MS, timeout="120s"),
+            tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=ALIGNMENT_TIMEOUT_MS, timeout="120s"),
         )
         try:
             _await(lambda: job.metrics()["rows_in"] >= burst.rows_open, job)
@@ -263,7 +264,7 @@ class Bench:
             job.stop()
             shutil.rmtree(place, ignore_errors=True)
         shown = {key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")}
-        limit_ms = None if mode == "never" else THRESHOLD_MS + OVER_THRESHOLD_MS_MAX
+        limit_ms = None if mode == "never" else ALIGNMENT_TIMEOUT_MS + OVER_TIMEOUT_MS_MAX
         return {"mode": mode, "backlog": backlog, **shown, "limit_ms": limit_ms}
 
     def recovery(self) -> list[Figure]:

@@ -89,7 +89,7 @@ def _picture(document: dict[str, Any]) -> str:
         "checkpoint time, ms",
         {
             "aligned": [(row["backlog"], row["aligned_ms"]) for row in rows],
-            f"unaligned after {document['threshold_ms']} ms": [(row["backlog"], row["unaligned_ms"]) for row in rows],
+            f"unaligned after {document['alignment_timeout_ms']} ms": [(row["backlog"], row["unaligned_ms"]) for row in rows],
         },
     )
 
@@ -107,7 +107,9 @@ def _print(document: dict[str, Any], output: Output, plot: Path | None) -> None:
     output.table([{**row, "value": float(f"{row['value']:.4g}")} for row in document["steps"]])
     missed = [row["name"] for row in document["steps"] if not row["met"]]
     output.say(f"missed: {', '.join(missed)}" if missed else "every target is met")
-    output.say(f"\none checkpoint while results wait for a function of 50 ms; threshold {document['threshold_ms']} ms")
+    output.say(
+        f"\none checkpoint while results wait for a function of 50 ms; alignment timeout {document['alignment_timeout_ms']} ms"
+    )
     rows = summary(document["checkpoints"])
     output.table([{**row, "inflight_bytes": sized(row["inflight_bytes"])} for row in rows])
     if plot is not None:

@@ -10,15 +10,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.cli.crash import kill_worker
 from tidegate.cli.output import Output
 from tidegate.cli.progress import Progress
 from tidegate.cli.watch import Watched, counted, follow
 from tidegate.errors import InvalidUseError, JobFailedError
+from tidegate.runtime.metrics import JobMetrics
 
 if TYPE_CHECKING:
     from tidegate.api.pipeline import Pipeline
@@ -58,12 +59,12 @@ class Story:
     gang_before: object = None
     rows_seen: int | None = None
     recovered_s: float | None = None
-    final: dict[str, Any] = field(default_factory=dict)
+    final: JobMetrics | None = None
 
     @property
     def restarts(self) -> int:
         """How often the gang was started again."""
-        return int(self.final.get("restarts", 0))
+        return 0 if self.final is None else self.final["restarts"]
 
     @property
     def tells_something(self) -> bool:
@@ -203,7 +204,7 @@ def watch_and_kill(job: Watched, rows: int, output: Output) -> Story:
     """Kill a worker as soon as there is something to recover from; time what follows."""
     story = Story()
 
-    def look(metrics: dict[str, Any]) -> None:
+    def look(metrics: JobMetrics) -> None:
         if story.killed is None:
             _kill(story, job, metrics, rows, output)
         elif story.recovered_s is None and _running_again(story, job, metrics):
@@ -217,33 +218,33 @@ def watch_and_kill(job: Watched, rows: int, output: Output) -> Story:
     return story
 
 
-def _kill(story: Story, job: Watched, metrics: dict[str, Any], rows: int, output: Output) -> None:
-    committed, read = metrics.get("checkpoints_committed", 0), metrics.get("rows_in", 0)
+def _kill(story: Story, job: Watched, metrics: JobMetrics, rows: int, output: Output) -> None:
+    committed, read = metrics["checkpoints_committed"], metrics["rows_in"]
     if job.status != "RUNNING" or not committed or read < rows * KILL_AFTER:
         return
     story.killed_at_s = time.monotonic()
     story.killed = kill_worker(metrics)
-    story.gang_before = metrics.get("gang")
+    story.gang_before = metrics["gang"]
     if story.killed is not None:
         done = counted(committed, "checkpoint")
         output.say(f"kill -9 {story.killed}: a worker is dead; {read:,} rows read, {done} committed so far")
 
 
-def _running_again(story: Story, job: Watched, metrics: dict[str, Any]) -> bool:
+def _running_again(story: Story, job: Watched, metrics: JobMetrics) -> bool:
     """All nodes of a new gang are there and report that they read on; they do so twice a second."""
-    if not metrics.get("restarts") or job.status != "RUNNING" or metrics.get("gang") == story.gang_before:
+    if not metrics["restarts"] or job.status != "RUNNING" or metrics["gang"] == story.gang_before:
         return False
-    read = int(metrics.get("rows_read", 0))
+    read = metrics["rows_read"]
     if story.rows_seen is None:
         story.rows_seen = read  # may still be what the old gang said last
-    return len(metrics.get("nodes", [])) == PARALLELISM and 0 < read != story.rows_seen
+    return len(metrics["nodes"]) == PARALLELISM and 0 < read != story.rows_seen
 
 
 def _result(story: Story, proofs: list[Proof], rows: int, seconds: float) -> Result:
     return Result(
         rows_in=rows,
         rows_out=sum(proof.rows for proof in proofs),
-        checkpoints_committed=int(story.final.get("checkpoints_committed", 0)),
+        checkpoints_committed=0 if story.final is None else story.final["checkpoints_committed"],
         restarts=story.restarts,
         exact=all(proof.exact for proof in proofs),
         seconds=round(seconds, 1),
@@ -265,7 +266,7 @@ def _print(result: Result, story: Story, proofs: list[Proof], output: Output) ->
 
 
 def _resumed(result: Result, story: Story) -> str:
-    again = max(0, int(story.final.get("rows_read", result.rows_in)) - result.rows_in)
+    again = 0 if story.final is None else max(0, story.final["rows_read"] - result.rows_in)
     after = "" if story.recovered_s is None else f" after {story.recovered_s:.1f} s"
     return f"; went on{after} from the checkpoint, {again:,} rows read again" if story.restarts else ""
 

@@ -11,6 +11,7 @@ from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.log.paths import JobPaths, LogObject
 from tidegate.core.log.view import Commit, Damaged, LogRecord, LogView
 from tidegate.errors import InvalidUseError
+from tidegate.ids import Epoch
 from tidegate.runtime.inspect import shown
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.soundness import floor_of
@@ -39,7 +40,7 @@ class JobLog:
     def restorable(self, epoch: int) -> bool:
         """True when a restore may go back to this epoch."""
         try:
-            manifest = self.view.restorable(epoch)
+            manifest = self.view.restorable(Epoch(epoch))
         except InvalidUseError:
             return False
         return epoch >= self.floor or manifest.is_savepoint

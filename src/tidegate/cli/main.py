@@ -10,11 +10,33 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tidegate.cli import bench, checkpoints, demo, doctor, explain, gc, run, show, state, verify
+from tidegate.cli import (
+    bench,
+    cancel,
+    checkpoint,
+    checkpoints,
+    coordinator,
+    demo,
+    doctor,
+    drain,
+    explain,
+    gc,
+    jobs,
+    run,
+    savepoint,
+    show,
+    state,
+    status,
+    stop,
+    verify,
+)
 from tidegate.cli.output import Output
 from tidegate.errors import JobFailedError, TidegateError
 
-VERBS = (demo, run, explain, checkpoints, show, state, verify, gc, doctor, bench)
+VERBS = (
+    demo, run, coordinator, explain, jobs, status, checkpoint, savepoint, cancel, stop, drain, checkpoints, show, state, verify,
+    gc, doctor, bench,
+)  # fmt: skip
 FAILED = 1
 WRONG_CALL = 2
 INTERRUPTED = 130

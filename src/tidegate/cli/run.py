@@ -44,6 +44,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "--allow-plaintext", action="store_true", help="with --bind, without --tls: all on that network may read the rows"
     )
     verb.add_argument("--py-files", default="", metavar="A.py,B.zip", help="code that the nodes need besides FILE")
+    contend = verb.add_mutually_exclusive_group()
+    contend.add_argument("--standby", action="store_true", help="wait beside a job that runs, and take over when it is gone")
+    contend.add_argument("--takeover", action="store_true", help="replace a job that runs")
+    verb.add_argument("--token-file", metavar="FILE", help="where the job's token is, for who operates it (default: ~/.tidegate)")
     verb.add_argument("--overwrite", action="store_true", help="with --restore none: empty the sinks first")
 
 
@@ -114,7 +118,7 @@ def _run(
         restore=restore_of(arguments.restore),
         **options,
     )
-    with _stopping(job), Progress(pipeline.name, job.metrics().get("rows_total")) as progress:
+    with _stopping(job), Progress(pipeline.name) as progress:
         follow(job, progress)
     report = summary(job, time.monotonic() - started)
     output.say("  ".join(f"{name}={shown(value)}" for name, value in report.items()))
@@ -129,6 +133,11 @@ def _start_options(arguments: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if arguments.overwrite:
         options["overwrite"] = True
+    for name in ("standby", "takeover"):
+        if getattr(arguments, name):
+            options[name] = True
+    if arguments.token_file is not None:
+        options["token_file"] = arguments.token_file
     if arguments.bind is not None:
         options["bind"] = arguments.bind
     if arguments.tls is not None:

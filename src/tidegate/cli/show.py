@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def find(logs: list[JobLog], epoch: int) -> tuple[JobLog, CheckpointManifest]:
     return found[0]
 
 
-def _listed(epochs: list[int]) -> str:
+def _listed(epochs: Sequence[int]) -> str:
     if not epochs:
         return "none"
     return ", ".join(map(str, epochs)) if len(epochs) <= 12 else f"{epochs[0]} to {epochs[-1]}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from tidegate.cli.output import rate
 from tidegate.cli.progress import Progress
+from tidegate.runtime.metrics import JobMetrics
 
 POLL_S = 0.1
 
@@ -23,14 +24,14 @@ class Watched(Protocol):
 
     def await_termination(self, timeout: float | None = None) -> bool: ...
 
-    def metrics(self) -> dict[str, Any]: ...
+    def metrics(self) -> JobMetrics: ...
 
 
 def follow(
     job: Watched,
     progress: Progress,
     *,
-    on_look: Callable[[dict[str, Any]], None] | None = None,
+    on_look: Callable[[JobMetrics], None] | None = None,
     timeout_s: float | None = None,
     poll_s: float = POLL_S,
 ) -> bool:
@@ -44,7 +45,7 @@ def follow(
         metrics = job.metrics()
         if on_look is not None:
             on_look(metrics)
-        progress.update(metrics.get("rows_in", 0), pace.note(job.status, metrics, time.monotonic()))
+        progress.update(metrics["rows_in"], pace.note(job.status, metrics, time.monotonic()))
         if deadline is not None and time.monotonic() > deadline:
             return False
     return True
@@ -59,15 +60,15 @@ class Pace:
         self._rows = 0
         self._rate = 0.0
 
-    def note(self, status: str, metrics: Mapping[str, Any], now_s: float) -> str:
+    def note(self, status: str, metrics: JobMetrics, now_s: float) -> str:
         """What to show beside the bar."""
-        rows = int(metrics.get("rows_in", 0))
+        rows = int(metrics["rows_in"])
         if now_s - self._since_s >= self._window_s:
             # A restart may take the count back: no rate is better than a negative one.
             self._rate = max(0, rows - self._rows) / (now_s - self._since_s)
             self._since_s, self._rows = now_s, rows
-        parts = [status, rate(self._rate), counted(metrics.get("checkpoints_committed", 0), "checkpoint")]
-        if restarts := metrics.get("restarts", 0):
+        parts = [status, rate(self._rate), counted(metrics["checkpoints_committed"], "checkpoint")]
+        if restarts := metrics["restarts"]:
             parts.append(counted(restarts, "restart"))
         return "  ".join(parts)
 
@@ -80,6 +81,13 @@ def counted(number: int, noun: str) -> str:
 def summary(job: Watched, seconds: float) -> dict[str, object]:
     """What a job has done, for people and programs alike."""
     metrics = job.metrics()
-    kept = ("rows_in", "rows_out", "checkpoints_committed", "restarts", "late_rows", "watermark")
-    counts = {name: metrics[name] for name in kept if name in metrics}
-    return {"job": job.name, "status": job.status, **counts, "seconds": round(seconds, 3)}
+    return {
+        "job": job.name,
+        "status": job.status,
+        "rows_in": metrics["rows_in"],
+        "rows_out": metrics["rows_out"],
+        "checkpoints_committed": metrics["checkpoints_committed"],
+        "restarts": metrics["restarts"],
+        "late_rows": metrics["late_rows"],
+        "seconds": round(seconds, 3),
+    }

@@ -36,6 +36,7 @@ from tidegate.connectors.framespool import (
 )
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.plan.capabilities import OnFailure
 from tidegate.plan.connector import Offset, Polled, Split
 from tidegate.plan.expressions import need_column
 from tidegate.plan.units import in_unit, is_event_time
@@ -47,8 +48,6 @@ from tidegate.store.open import open_store
 LANES = 8
 LOOK_INTERVAL_S = 0.02
 BATCHES_KNOWN = 64
-
-OnFailure = Callable[[str], None]
 
 
 class Feeder(Protocol):

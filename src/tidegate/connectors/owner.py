@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import assert_never
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -26,6 +27,7 @@ from tidegate.connectors.local import file_errors, remove_file, sync_file
 from tidegate.core.log.codec import decode, encode
 from tidegate.core.log.ownership import Claim, Denied, Holder, Outrun, Owner, Take, judge, replaced
 from tidegate.errors import CorruptDataError, FencedError, InvalidUseError, RetryableError
+from tidegate.ids import Epoch, Term
 
 OWNER = "_owner"
 LOCK = "_lock"
@@ -93,7 +95,7 @@ def read_owner(path: str) -> Owner | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
     if old := _OLD_NOTE.fullmatch(data.decode("utf-8", "replace")):
-        return Owner(sink=old["sink"], job=old["job"], log="", term=0, run="", host="", pid=0, since="", store=None)
+        return Owner(sink=old["sink"], job=old["job"], log="", term=Term(0), run="", host="", pid=0, since="", store=None)
     try:
         return decode(Owner, data, note)
     except CorruptDataError as error:
@@ -118,7 +120,7 @@ def holder(path: str) -> Holder | None:
             alive = not _locked(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
-    return Holder(owner, alive, int(noted["epoch"]), int(noted["id"], 16)) if noted else Holder(owner, alive)
+    return Holder(owner, alive, Epoch(int(noted["epoch"])), int(noted["id"], 16)) if noted else Holder(owner, alive)
 
 
 def check_claim(path: str, claim: Claim, *, idle: bool) -> Take:
@@ -131,6 +133,8 @@ def check_claim(path: str, claim: Claim, *, idle: bool) -> Take:
             raise InvalidUseError(f"{why} path={path}")
         case Outrun(why):
             raise FencedError(f"{why} path={path}")
+        case _:
+            assert_never(verdict)
 
 
 @contextmanager

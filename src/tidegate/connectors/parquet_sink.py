@@ -23,7 +23,8 @@ from tidegate.core.checkpoint.budget import DEFAULT_BUDGET, PublishBudget
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.log.ownership import Claim, Holder
 from tidegate.errors import InvalidUseError
-from tidegate.plan.connector import Committable, Gathered, WriterContext
+from tidegate.plan.capabilities import Gathered
+from tidegate.plan.connector import Committable, WriterContext
 
 # Measured on six numeric columns: snappy without dictionaries writes 13 M rows/s, with them 6 M, zstd 9 M and
 # a fifth smaller. Dictionaries pay for strings.

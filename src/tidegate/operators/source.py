@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.operators.entrance import Entrance
+from tidegate.plan.capabilities import FiltersRows, PrunesColumns
 from tidegate.plan.connector import Source
 from tidegate.plan.identity import labelled, last_part
 from tidegate.plan.operator import Description, OperatorSpec, Stateless
@@ -40,20 +41,19 @@ class Read(OperatorSpec):
     def narrowed(self, inputs: tuple[OperatorSpec, ...], wanted: frozenset[str], exact: bool) -> OperatorSpec:
         """Let the source leave out columns, if it can."""
         names = [name for name in self.schema.names if name in wanted]
-        with_columns = getattr(self.source, "with_columns", None)
-        if with_columns is None or len(names) == len(self.schema.names):
+        if not isinstance(self.source, PrunesColumns) or len(names) == len(self.schema.names):
             return self
-        source = with_columns(names)
+        source = self.source.with_columns(names)
         schema = pa.schema([self.schema.field(name) for name in source.schema.names])
         return replace(self, source=source, schema=schema, pruned=True)
 
     def filtered(self, expression: pc.Expression) -> Read | None:
         """With a filter that the source applies itself, if it can and has none yet."""
-        with_filter = getattr(self.source, "with_filter", None)
         # The filter was checked against decoded columns; a source would apply it to its own.
-        if with_filter is None or self.pushed is not None or self.source.schema.types != self.schema.types:
+        plain = self.source.schema.types == self.schema.types
+        if not isinstance(self.source, FiltersRows) or self.pushed is not None or not plain:
             return None
-        return replace(self, source=with_filter(expression), pushed=expression)
+        return replace(self, source=self.source.with_filter(expression), pushed=expression)
 
     def properties(self) -> dict[str, Json]:
         """Which source, its columns, and what was pushed into it."""

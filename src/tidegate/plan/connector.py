@@ -12,7 +12,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.values import Json
 
 Offset: TypeAlias = Json
@@ -54,7 +53,10 @@ class SplitReader(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """A replayable source: the same split read from the same offset gives the same rows."""
+    """A replayable source: the same split read from the same offset returns the same rows.
+
+    What else a source can do is declared by the protocols of ``plan.capabilities``.
+    """
 
     @property
     def schema(self) -> pa.Schema:
@@ -77,14 +79,6 @@ class Source(Protocol):
 
     def open(self, split: Split, offset: Offset) -> SplitReader:
         """A reader of this split; ``offset`` is ``None`` for the beginning. Called on a node."""
-
-
-@runtime_checkable
-class ChecksSchema(Protocol):
-    """A sink that can't take every column. A stream asks it when the sink is given, before anything starts."""
-
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Raise ``InvalidUseError`` with the column, its type and what to cast it to, if these can't be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +108,7 @@ class SinkWriter(Protocol):
 class Sink(Protocol):
     """A two-phase sink. ``commit`` and ``abort`` run on the driver and are idempotent.
 
-    To restore an older epoch it also needs ``hide(committables)``, which takes them out of sight for good; to do so past a
-    damaged log entry, ``hide_unnamed(gang, checkpoint_id, keep)``: all that lower gangs staged after that checkpoint, but not
-    what was there when ``adopt()`` was called: another job's rows, to which this one adds. A gang above all others means: of
-    whatever gang.
-
-    A sink that others may write to as well has ``check_claim(claim)``, ``claim(claim)``, ``holder()`` and ``newest_id()``, see
-    ``core.ownership``; what ``claim`` gives is asked before every publish.
+    What else a sink can do is declared by the protocols of ``plan.capabilities``.
     """
 
     def writer(self, context: WriterContext) -> SinkWriter:
@@ -131,25 +119,3 @@ class Sink(Protocol):
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """Drop what these staged; no manifest names them."""
-
-
-class Gathered(Protocol):
-    """Committables that are ready to be shown. Not shown, because of a crash: a later ``gather`` finds them again."""
-
-    def show(self) -> None:
-        """Make them visible, quickly: other sinks wait to show theirs."""
-
-    def release(self) -> None:
-        """After ``show``: make that durable and let go of what they were made of."""
-
-
-@runtime_checkable
-class GatheringSink(Sink, Protocol):
-    """A sink that takes the committables of several epochs at once, so that fewer and bigger files come of them."""
-
-    @property
-    def publish_budget(self) -> PublishBudget | None:
-        """How often it is asked to; ``None``: at every epoch."""
-
-    def gather(self, committables: Sequence[Committable]) -> Gathered:
-        """Make these ready, in this order, invisibly. Called after the manifest; may be called again after a crash."""

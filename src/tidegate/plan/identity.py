@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from types import CodeType
 from typing import Any
+
+from tidegate.plan.capabilities import name_of, path_of
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -17,8 +20,8 @@ def labelled(kind: str, part: str) -> str:
 
 def last_part(connector: object) -> str:
     """What distinguishes two connectors of a kind: the last part of a path, or a name, or nothing."""
-    path = getattr(connector, "path", None) or getattr(connector, "name", None)
-    return str(path).rstrip("/").rpartition("/")[2] if isinstance(path, str) or hasattr(path, "__fspath__") else ""
+    path = path_of(connector) or name_of(connector)
+    return str(path).rstrip("/").rpartition("/")[2] if isinstance(path, str | os.PathLike) else ""
 
 
 def function_name(function: object) -> str:

@@ -239,6 +239,15 @@ class Judging(Protocol):
 
 
 @runtime_checkable
+class Waiting(Protocol):
+    """An operator that may keep rows until event time has passed them, though it emits little when it has."""
+
+    @property
+    def waits_for_time(self) -> bool:
+        """It does."""
+
+
+@runtime_checkable
 class Delaying(Protocol):
     """An operator after which time is earlier by ``watermark_delay``: it keeps windows open for late rows."""
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
 from tidegate.core.barrier.align import UnalignedCheckpointConfig
 from tidegate.core.barrier.inject import BarrierInjectorConfig, CheckpointBarrierInjector
 from tidegate.core.barrier.subtask import Subtask
-from tidegate.core.barrier.unaligned import UnalignedCheckpointMetrics
+from tidegate.ids import NodeId
 from tidegate.operators.sink import SinkOperator
 from tidegate.operators.source import Read
 from tidegate.plan.connector import SinkWriter
@@ -22,6 +21,7 @@ from tidegate.plan.physical import Edge, Stage
 from tidegate.runtime.chain import Chain
 from tidegate.runtime.continuous import open_reader
 from tidegate.runtime.link import Intake
+from tidegate.runtime.metrics import NodeReport, OperatorMetrics
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.skew import InputSkew, SkewLimit
 from tidegate.runtime.source import Reader
@@ -63,9 +63,9 @@ class Assembly:
         """Every task has ended and sent everything."""
         return all(task.ended and not any(map(len, task.protocol.outputs.values())) for task in self.tasks)
 
-    def metrics(self) -> dict[str, Any]:
+    def report(self, *, upload_retries: int, stale_commands: int) -> NodeReport:
         """What this node has done so far, for people."""
-        operators: dict[str, dict[str, int]] = {}
+        operators: dict[str, OperatorMetrics] = {}
         for task in self.tasks:
             for name, operator in task.chain.named:
                 if isinstance(operator, Measured):
@@ -74,13 +74,18 @@ class Assembly:
                         "state_rows": operator.state_rows,
                         "state_bytes": operator.state_bytes,
                     }
+        fan_ins = [task.protocol.metrics() for task in self.tasks]
         return {
             "rows_in": sum(task.reader.rows for task in self.tasks if task.reader is not None),
             "rows_read": sum(task.reader.rows_read for task in self.tasks if task.reader is not None),
             "rows_out": sum(sink.rows for task in self.tasks for sink in task.sinks.values()),
+            "unaligned_count": sum(fan_in.unaligned_count for fan_in in fan_ins),
+            "threshold_switches": sum(fan_in.threshold_switches for fan_in in fan_ins),
+            "total_inflight_bytes": sum(fan_in.total_inflight_bytes for fan_in in fan_ins),
+            "upload_retries": upload_retries,
+            "stale_commands": stale_commands,
             "operators": operators,
-            **_unaligned(self.tasks),
-            "ended": all(task.ended for task in self.tasks),
+            "is_in_unaligned_mode": any(fan_in.is_in_unaligned_mode for fan_in in fan_ins),
         }
 
     def close(self) -> None:
@@ -99,12 +104,6 @@ class Assembly:
             one.close()
         except Exception as error:
             log.warning("%s could not be closed: %r job=%s", what, error, self.setup.plan.job)
-
-
-def _unaligned(tasks: Iterable[StageTask]) -> dict[str, int]:
-    """How often and how much the fan-ins of this node went unaligned since its start."""
-    counted = [asdict(task.protocol.metrics()) for task in tasks]
-    return {each.name: sum(one[each.name] for one in counted) for each in fields(UnalignedCheckpointMetrics)}
 
 
 def assemble(setup: NodeSetup, snapshots: Snapshots, threads: Threads, post: Post, now_ms: Callable[[], int]) -> Assembly:
@@ -165,7 +164,7 @@ def _channels(edges: Sequence[Edge], setup: NodeSetup, *, incoming: bool) -> lis
     return [
         (edge, ChannelId(edge.id, peer, me) if incoming else ChannelId(edge.id, me, peer))
         for edge in edges
-        for peer in receivers(edge, me, setup.parallelism)
+        for peer in map(NodeId, receivers(edge, me, setup.parallelism))
     ]
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import assert_never
 
 from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint import orders as do
+from tidegate.core.failure.election import LeaderBeat
 from tidegate.core.log.retain import garbage
-from tidegate.errors import WAITED_FOR, RetryableError, TidegateError
-from tidegate.ids import U64_LIMIT
+from tidegate.errors import WAITED_FOR, CorruptDataError, RetryableError, TidegateError
+from tidegate.ids import U64_LIMIT, Epoch, GangNumber, Slot
+from tidegate.runtime.election import Election
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import Sinks
 from tidegate.store.base import Sweepable
 from tidegate.store.open import PROBE_FOLDER
 
@@ -25,7 +28,7 @@ SWEEP_EVERY = 64
 class BlockingWork:
     """Performs orders that wait for the world. Each method blocks; no two of one executor run at once."""
 
-    def __init__(self, log_store: LogStore, publisher: Publisher, spools: Spools) -> None:
+    def __init__(self, log_store: LogStore, publisher: Sinks, spools: Spools) -> None:
         self._log = log_store
         self._publisher = publisher
         self.spools = spools
@@ -46,20 +49,37 @@ class BlockingWork:
     def read(self, _: None) -> ev.Event:
         return self._log.recent()
 
-    def check(self, slot: int) -> ev.Event:
+    def check(self, slot: Slot) -> ev.Event:
         return ev.LogChecked(slot, self._log.check(slot))
 
-    def replaced(self, slot: int) -> ev.Event | None:
+    def replaced(self, slot: Slot) -> ev.Event | None:
         """That somebody has written after this slot; ``None``: nobody has."""
-        match self._log.check(slot):
+        found = self._log.check(slot)
+        match found:
             case ev.Last():
                 return None
             case ev.Unknown(why):
                 raise RetryableError(why)
-            case ev.Followed() as followed:
-                return ev.LogChecked(slot, followed)
+            case ev.Followed():
+                return ev.LogChecked(slot, found)
+            case _:
+                assert_never(found)
 
-    def write_hint(self, epoch: int) -> None:
+    def beat(self, asked: tuple[Election, LeaderBeat, int]) -> ev.Event | None:
+        """Say that this leader is there; that another has taken over, if one has."""
+        election, beat, slot = asked
+        try:
+            election.announce(beat)
+            if beat.sequence == 1:
+                election.forget(beat.term)
+            newest = election.newest()
+            by = self._log.in_force() if newest is not None and newest.term > beat.term else None
+        except (*WAITED_FOR, CorruptDataError) as error:
+            log.debug("no heartbeat: %s job=%s", error, self._log.paths.job)
+            return None
+        return ev.LogChecked(slot, ev.Followed(by)) if by is not None and by.term > beat.term else None
+
+    def write_hint(self, epoch: Epoch) -> None:
         try:
             self._log.store.put(self._log.paths.latest, str(epoch).encode())
         except (TidegateError, OSError) as error:
@@ -134,7 +154,7 @@ class BlockingWork:
                 self._publisher.clear()
             self._publisher.hide(effect.committables)
             if (unnamed := effect.unnamed) is not None:
-                below = U64_LIMIT if unnamed.every_gang else effect.gang
+                below = GangNumber(U64_LIMIT) if unnamed.every_gang else effect.gang
                 self._publisher.hide_unnamed(below, unnamed.checkpoint_id, unnamed.keep)
         except WAITED_FOR as error:
             return ev.HideFailed(effect.gang, str(error))

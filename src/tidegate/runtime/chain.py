@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from tidegate.plan.operator import Delaying, Judging, Operator, Stoppable
+from tidegate.plan.operator import Delaying, Judging, Operator, Stoppable, Waiting
 from tidegate.plan.units import delayed
 from tidegate.state.run import Frozen
 
@@ -28,7 +28,9 @@ class Chain:
     @property
     def waits_for_time(self) -> bool:
         """An operator keeps rows until event time has passed them."""
-        return bool(self._stoppable) or any(getattr(operator, "waits_for_time", False) for operator in self._operators)
+        return bool(self._stoppable) or any(
+            isinstance(operator, Waiting) and operator.waits_for_time for operator in self._operators
+        )
 
     def stop(self, stopping: bool) -> None:
         """From now on, or no longer, operators end after the step at hand what a watermark makes them emit."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -28,6 +27,7 @@ from tidegate.core.checkpoint.manifest import (
 from tidegate.core.checkpoint.prepare import ChannelRef, PrepareAck, TaskReport
 from tidegate.core.log.paths import Direction, JobPaths
 from tidegate.errors import WAITED_FOR, CheckpointAbortedError, TidegateError
+from tidegate.ids import Epoch, Term
 from tidegate.operators.source import Read
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge
@@ -61,8 +61,8 @@ class Attempt:
     """One checkpoint on this node."""
 
     checkpoint_id: int
-    term: int | None = None
-    parent: int | None = None
+    term: Term | None = None
+    parent: Epoch | None = None
     compacts: bool = False
     begun_ms: int = 0
     parts: dict[str, Part] = field(default_factory=dict)
@@ -105,13 +105,12 @@ class Checkpointer:
         self._staged: list[Staged] = []
         self._known_epoch: int | None = None
         self._known: dict[int, tuple[RunEntry, ObjectEntry | None]] = {}
-        self._last: dict[str, Any] = {}
-        self._upload_retries = 0
+        self.upload_retries = 0
         self.tasks: Sequence[StageTask] = ()
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
-    def started(self, checkpoint_id: int, term: int, parent: int | None, *, compacts: bool = False) -> None:
+    def started(self, checkpoint_id: int, term: Term, parent: Epoch | None, *, compacts: bool = False) -> None:
         """The coordinator began this checkpoint; a barrier may have come before. ``compacts``: name nothing of earlier ones."""
         attempt = self._attempt(checkpoint_id)
         if attempt is not None:
@@ -161,17 +160,13 @@ class Checkpointer:
         """The attempt is neither aborted nor committed."""
         return checkpoint_id in self._attempts
 
-    def committed(self, epoch: int, checkpoint_id: int) -> None:
+    def committed(self, epoch: Epoch, checkpoint_id: int) -> None:
         """The manifest is in the log: what this attempt uploaded may be named by the next."""
         attempt = self._attempts.pop(checkpoint_id, None)
         if attempt is not None:
             self._known_epoch, self._known = epoch, attempt.runs
         self._staged = [staged for staged in self._staged if staged.checkpoint_id > checkpoint_id]
         self.abort(checkpoint_id)
-
-    def metrics(self) -> dict[str, Any]:
-        """The last finished part, for people."""
-        return self._last | {"upload_retries": self._upload_retries}
 
     # -- collecting ------------------------------------------------------------------------------------------------
 
@@ -210,7 +205,6 @@ class Checkpointer:
             self._decline(attempt.checkpoint_id, wrapped)
             return
         ack = done.result()
-        self._last = {"checkpoint_id": ack.checkpoint_id, "bytes": ack.bytes_uploaded, "duration_ms": ack.duration_ms}
         self._say_prepared(ack.to_json())
 
     # -- writing: the upload thread --------------------------------------------------------------------------------
@@ -222,7 +216,7 @@ class Checkpointer:
             try:
                 return self._write(attempt, known, staged)
             except WAITED_FOR:
-                self._upload_retries += 1
+                self.upload_retries += 1
                 if not left:
                     raise
         raise AssertionError("unreachable")

@@ -16,11 +16,12 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 import pyarrow as pa
 
 from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.plan.capabilities import Batched, Discovering, TimesOutIdle
 from tidegate.plan.connector import Offset, Polled, Source, Split, SplitReader
 from tidegate.runtime.source import SIDE_BY_SIDE_MAX, Reader, SourceReader, reached
 from tidegate.state.run import Frozen, Restored, Run
@@ -31,23 +32,6 @@ IDLE_TIMEOUT_MS = 1_000
 MARK_BYTES = 12
 SEAL_MARKS = 256
 MARK = pa.binary(MARK_BYTES)
-
-
-@runtime_checkable
-class Discovering(Protocol):
-    """A source whose splits appear while it is read. Its splits have an end."""
-
-    def discover(self, is_new: Callable[[str], bool]) -> Sequence[Split]:
-        """The splits for whose id ``is_new`` says yes, in reading order. Called on a node, now and then; blocks on a listing."""
-
-
-@runtime_checkable
-class Batched(Protocol):
-    """A source whose splits move through numbered batches together (``lockstep``). Its splits have no end of their own."""
-
-    @property
-    def batched(self) -> bool:
-        """True."""
 
 
 def open_reader(
@@ -104,7 +88,7 @@ class ContinuousReader:
         self._subtask = subtask
         self._parallelism = parallelism
         self._now_ms = now_ms
-        self._idle_after_ms: int = getattr(source, "idle_timeout_ms", IDLE_TIMEOUT_MS)
+        self._idle_after_ms = source.idle_timeout_ms if isinstance(source, TimesOutIdle) else IDLE_TIMEOUT_MS
         self._given = splits
         # A list that never grows is dealt out evenly; one that grows goes by a hash, the same on every node.
         self._places = {mark(split.id): place for place, split in enumerate(splits)}

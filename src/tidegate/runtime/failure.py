@@ -6,7 +6,8 @@ import traceback
 from functools import cache
 
 from tidegate.core.failure.restart import Failure, FailureKind
-from tidegate.errors import RetryableError, StorageRefused, StorageUnavailable, ThreadDied
+from tidegate.errors import FencedError, RetryableError, StorageRefused, StorageUnavailable, ThreadDied
+from tidegate.ids import GangNumber, NodeId
 from tidegate.operators.map import UserFunctionError
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -42,7 +43,7 @@ def _passes(cause: BaseException | None) -> bool:
     return isinstance(cause, RetryableError | ConnectionError | TimeoutError)
 
 
-def last_words(gang: int, error: BaseException) -> pb.Failed:
+def last_words(gang: GangNumber, error: BaseException) -> pb.Failed:
     """What a node says when it fails; the user's own traceback where it was the user's function."""
     cause = error.__cause__ if isinstance(error, UserFunctionError | ThreadDied) and error.__cause__ else error
     return pb.Failed(
@@ -61,7 +62,7 @@ def where_of(error: BaseException) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def failure_of(node: int, who: str, failed: pb.Failed) -> Failure:
+def failure_of(node: NodeId, who: str, failed: pb.Failed) -> Failure:
     """A node's last words, as the driver takes them. A kind that this version does not know is a defect."""
     kind = FailureKind(failed.kind) if failed.kind in _known() else FailureKind.DEFECT
     text = f"{who}: {failed.error_type}: {failed.message}"
@@ -76,3 +77,12 @@ def _known() -> frozenset[int]:
 def _cut(text: str) -> str:
     half = LAST_WORDS_MAX // 2
     return text if len(text) <= LAST_WORDS_MAX else f"{text[:half]}\n[...]\n{text[-half:]}"
+
+
+def caused(what: str, error: BaseException) -> Failure:
+    """Work on the driver failed. With the traceback: of ``for_each_batch`` and of own sinks it is the user's."""
+    if isinstance(error, FencedError):  # it says all there is to say
+        return Failure(FailureKind.DEFECT, str(error), None, type(error).__name__)
+    cause = error.__cause__ if isinstance(error, ThreadDied) and error.__cause__ is not None else error
+    lines = "".join(traceback.format_exception(cause))
+    return Failure(kind_of(error), f"{what}: {error!r}", None, type(error).__name__, where_of(cause), lines)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,9 +15,11 @@ from tidegate.core.checkpoint.prepare import PrepareAck
 from tidegate.core.failure.restart import Failure, FailureKind, first_cause
 from tidegate.core.log.codec import parse
 from tidegate.errors import CorruptDataError, NodeStalled
+from tidegate.ids import NO_TERM, GangNumber, NodeId, Term
 from tidegate.runtime.activity import told
 from tidegate.runtime.failure import failure_of
 from tidegate.runtime.host import Launch
+from tidegate.runtime.metrics import read_report
 from tidegate.wire._gen import control_pb2 as pb
 
 
@@ -33,6 +37,78 @@ class Launcher(Protocol):
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end; True when it came."""
+
+
+class GangHost(Protocol):
+    """Where gangs run, as a leader sees it: its own driver, or one that is elsewhere. At most one gang at a time."""
+
+    @property
+    def attached(self) -> bool:
+        """A gang could be started now."""
+
+    def start(self, gang: GangNumber, restore_url: str | None, on_exit: Callable[[Exit | None], None]) -> None:
+        """Start a gang; ``on_exit`` is called once, when all of its processes have ended. Never blocks for long."""
+
+    def watch(self, gang: GangNumber, on_exit: Callable[[Exit | None], None]) -> None:
+        """Say when the gang that runs already has ended: at once, if it does not run."""
+
+    def running(self) -> int | None:
+        """How many of its processes run now; ``None``: not known. Never blocks for long."""
+
+    def cancel(self) -> None:
+        """End by force what is still running. Never blocks for long."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; True when it came."""
+
+
+class LocalHost:
+    """Gangs of this process's own launcher. ``launch`` makes what a gang's processes are told."""
+
+    attached = True
+
+    def __init__(self, launcher: Launcher, launch: Callable[[GangNumber, str | None], Launch]) -> None:
+        self._launcher = launcher
+        self._launch = launch
+        self._lock = threading.Lock()
+        self._gang: GangNumber | None = None
+        self._on_exit: Callable[[Exit | None], None] = lambda why: None
+
+    def start(self, gang: GangNumber, restore_url: str | None, on_exit: Callable[[Exit | None], None]) -> None:
+        """Launch it."""
+        launch = self._launch(gang, restore_url)
+        with self._lock:
+            self._gang, self._on_exit = gang, on_exit
+        self._launcher.start(launch, partial(self._exited, gang))
+
+    def watch(self, gang: GangNumber, on_exit: Callable[[Exit | None], None]) -> None:
+        """Whoever asked before is told nothing any more."""
+        with self._lock:
+            runs = self._gang == gang
+            if runs:
+                self._on_exit = on_exit
+        if not runs:
+            on_exit(Exit(FailureKind.LOST, "it does not run"))
+
+    @property
+    def gang(self) -> GangNumber | None:
+        """The gang whose processes run; ``None``: none."""
+        return self._gang
+
+    def _exited(self, gang: GangNumber, why: Exit | None) -> None:
+        with self._lock:
+            on_exit = self._on_exit
+            self._gang = None
+        on_exit(why)
+
+    def running(self) -> int | None:
+        return self._launcher.running()
+
+    def cancel(self) -> None:
+        self._launcher.cancel()
+
+    def join(self, timeout_s: float) -> bool:
+        return self._launcher.join(timeout_s)
 
 
 class NodeConnection(Protocol):
@@ -76,12 +152,16 @@ class Member:
 class GangState:
     """Facts about the gang under way. Leader thread only."""
 
-    def __init__(self, number: int, size: int, manifest: CheckpointManifest | None, term: int = 0) -> None:
+    def __init__(
+        self, number: GangNumber, size: int, manifest: CheckpointManifest | None, term: Term = NO_TERM, *, adopting: bool = False
+    ) -> None:
         self.number = number
+        self.adopting = adopting
+        """It was started by an earlier leader, and its nodes are coming over."""
         self.term = term
         self.manifest = manifest
         self._size = size
-        self.members: dict[int, Member] = {}
+        self.members: dict[NodeId, Member] = {}
         self.cause: Failure | None = None
         self.welcomed = False
         self.stopping = False
@@ -96,18 +176,40 @@ class GangState:
         if self.stopping:
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the gang is over already")))
             return False
-        self.members[hello.node] = Member(connection, hello.address, hello.pid, hello.host)
+        self.members[NodeId(hello.node)] = Member(connection, hello.address, hello.pid, hello.host)
+        if self.adopting and hello.rejoins:
+            self.tell(NodeId(hello.node), pb.CoordinatorMessage(adopted=self._adopted()))
         # One that could not be built only comes to say why: a gang with it never runs.
         return len(self.members) == self._size and not any(m.connection.hello.unable for m in self.members.values())
 
     def welcome(self) -> None:
         """Tell every node its peers and what to restore."""
+        self.welcomed = True
+        self.tell_all(pb.CoordinatorMessage(welcome=self._welcome()))
+
+    def adopt(self) -> None:
+        """All are there. Those that the earlier leader did not welcome any more are welcome now."""
+        self.adopting, self.welcomed = False, True
+        for node, member in self.members.items():
+            if not member.connection.hello.rejoins:
+                self.tell(node, pb.CoordinatorMessage(welcome=self._welcome()))
+
+    @property
+    def draining(self) -> bool:
+        """A node was told to read no more, by an earlier leader."""
+        return any(member.connection.hello.draining for member in self.members.values())
+
+    def _adopted(self) -> pb.Adopted:
+        if self.manifest is None:
+            return pb.Adopted(epoch=-1)
+        return pb.Adopted(epoch=self.manifest.epoch, checkpoint_id=self.manifest.checkpoint_id)
+
+    def _welcome(self) -> pb.Welcome:
         peers = [pb.Peer(node=node, address=member.address) for node, member in self.members.items()]
         restore = b"" if self.manifest is None else self.manifest.to_json()
-        self.welcomed = True
-        self.tell_all(pb.CoordinatorMessage(welcome=pb.Welcome(gang=self.number, peers=peers, restore=restore)))
+        return pb.Welcome(gang=self.number, peers=peers, restore=restore)
 
-    def tell(self, node: int, message: pb.CoordinatorMessage) -> None:
+    def tell(self, node: NodeId, message: pb.CoordinatorMessage) -> None:
         """Say something to one node, if it is there."""
         member = self.members.get(node)
         if member is not None:
@@ -125,7 +227,7 @@ class GangState:
 
     def is_stale(self, message: pb.NodeMessage) -> bool:
         """It was said in another gang, or to another leader. A node that was not welcomed yet knows no term."""
-        known = message.term == self.term or (message.term == 0 and not self.welcomed)
+        known = message.term == self.term or (message.term == 0 and not self.welcomed) or self.adopting
         return message.gang != self.number or not known
 
     def stop(self, reason: str) -> None:
@@ -134,11 +236,11 @@ class GangState:
             self.stopping = True
             self.tell_all(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
 
-    def failed(self, node: int, failed: pb.Failed) -> None:
+    def failed(self, node: NodeId, failed: pb.Failed) -> None:
         """A node reported why it fails."""
         self._blame(failure_of(node, self._who(node), failed))
 
-    def lost(self, node: int, error: Exception | None) -> None:
+    def lost(self, node: NodeId, error: Exception | None) -> None:
         """A node's line is gone. That it returned when it was told to, or was ended by force, is no reason for anything."""
         member = self.members[node]
         member.left = True
@@ -186,10 +288,10 @@ class GangState:
     def _blame(self, failure: Failure) -> None:
         self.cause = first_cause(self.cause, failure)
 
-    def _who(self, node: int) -> str:
+    def _who(self, node: NodeId) -> str:
         return f"node {node} of gang {self.number} {self.members[node]}"
 
-    def node_of(self, connection: NodeConnection) -> int | None:
+    def node_of(self, connection: NodeConnection) -> NodeId | None:
         """Which node this stream belongs to."""
         return next((node for node, member in self.members.items() if member.connection is connection), None)
 
@@ -212,7 +314,7 @@ def process_state(pid: int) -> str | None:
         return None
 
 
-def carried(message: pb.NodeMessage, node: int) -> Any:
+def carried(message: pb.NodeMessage, node: NodeId) -> Any:
     """The JSON in this node's message, decoded; ``None`` if it has none. What can't be read is ``CorruptDataError``."""
     match message.WhichOneof("body"):
         case "prepared":
@@ -221,9 +323,6 @@ def carried(message: pb.NodeMessage, node: int) -> Any:
                 raise CorruptDataError(f"a node speaks for another node={node} speaks_for={ack.node}", path="ack")
             return ack
         case "progress":
-            progress = parse(message.progress.json, "progress")
-            if not isinstance(progress, dict):
-                raise CorruptDataError(f"a node's metrics are no JSON object progress={progress!r:.100}", path="progress")
-            return progress
+            return read_report(parse(message.progress.json, "progress"))
         case _:
             return None

@@ -10,11 +10,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from tidegate.clock import Clock
 from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint import orders as do
+from tidegate.core.checkpoint.manifest import CheckpointManifest
+from tidegate.core.failure.adopt import ADOPT_TIMEOUT_MS, Adopt, Adoption, Replace, WaitForGang
 from tidegate.core.failure.restart import (
     Failure,
     Joining,
@@ -25,12 +27,14 @@ from tidegate.core.failure.restart import (
     Restarts,
     Verdict,
 )
+from tidegate.ids import GangNumber, NodeId, Term
 from tidegate.runtime.activity import told
-from tidegate.runtime.gang import Exit, GangState, Launcher, NodeConnection
-from tidegate.runtime.host import STALL_TIMEOUT_S, Launch
+from tidegate.runtime.gang import Exit, GangHost, GangState, NodeConnection
+from tidegate.runtime.host import STALL_TIMEOUT_S
+from tidegate.runtime.metrics import NodeMetrics
 from tidegate.runtime.report import Totals
 from tidegate.runtime.savepoint import Savepoint
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import Sinks
 from tidegate.runtime.timers import Timers
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -46,7 +50,7 @@ class Owner(Protocol):
     job: str
 
     @property
-    def term(self) -> int:
+    def term(self) -> Term:
         """The leader's term."""
 
     def handle(self, event: ev.Event) -> None:
@@ -58,6 +62,12 @@ class Owner(Protocol):
     def verdict(self, failure: Failure) -> Verdict:
         """Whether to start again, and when."""
 
+    def adopted(self) -> None:
+        """The gang of the leader before goes on under this one."""
+
+    def not_adopted(self, failure: Failure) -> None:
+        """The gang of the leader before has ended before it came over."""
+
     def gang_lost(self, failure: Failure, verdict: Verdict) -> None:
         """All processes have ended, for this reason."""
 
@@ -68,17 +78,17 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GangSetup:
-    """What it takes to start gangs. ``launch`` makes what a gang's processes are told."""
+    """What it takes to start gangs."""
 
-    launcher: Launcher
-    launch: Callable[[int, str | None], Launch]
-    publisher: Publisher
+    host: GangHost
+    publisher: Sinks
     parallelism: int
     savepoint: Savepoint | None = None
     """Where to start from while the log has no commit."""
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     join_timeout_ms: int = JOIN_TIMEOUT_MS
     stall_timeout_ms: int = int(1000 * STALL_TIMEOUT_S)
+    adopt_timeout_ms: int = ADOPT_TIMEOUT_MS
 
 
 class Gangs:
@@ -99,6 +109,7 @@ class Gangs:
         self._timers = timers
         self._post = post
         self._joining = Joining(setup.parallelism, setup.join_timeout_ms, 0)
+        self._adoption = Adoption(setup.parallelism, 0)
         self._slowest_ms = 0
         self._resume_at: int | None = 0
         self._restarting_since: int | None = None
@@ -121,7 +132,7 @@ class Gangs:
         keep = () if effect.manifest is None else effect.manifest.committables
         savepoint = self._setup.savepoint if effect.manifest is None else None
         fresh = effect.manifest is None and savepoint is None  # an earlier log, in memory, may have had this number too
-        self._setup.publisher.sweep(effect.gang + fresh, keep)
+        self._setup.publisher.sweep(GangNumber(effect.gang + fresh), keep)
         manifest = savepoint.manifest if savepoint else effect.manifest
         gang = self.gang = GangState(effect.gang, self._setup.parallelism, manifest, self._owner.term)
         epoch = None if effect.manifest is None else effect.manifest.epoch
@@ -130,14 +141,61 @@ class Gangs:
         log.info("starting gang=%s epoch=%s job=%s", effect.gang, epoch, self._owner.job)
         size, limit_ms = self._setup.parallelism, self._setup.join_timeout_ms
         self._joining = Joining(size, limit_ms, now_ms, slowest_ms=self._slowest_ms)
-        launch = self._setup.launch(effect.gang, savepoint.url if savepoint else None)
-        self._setup.launcher.start(launch, lambda why: self._post(partial(self._exited, gang, why)))
+        self._setup.host.start(effect.gang, savepoint.url if savepoint else None, self._on_exit(gang))
         self._timers.at(now_ms + limit_ms, partial(self._check_joined, gang))
+
+    def _on_exit(self, gang: GangState) -> Callable[[Exit | None], None]:
+        return lambda why: self._post(partial(self._exited, gang, why))
+
+    # -- adopting --------------------------------------------------------------------------------------------------
+
+    def adopt(self, number: GangNumber, manifest: CheckpointManifest | None) -> None:
+        """Go on with the gang of an earlier leader, if all of it comes over."""
+        gang = self.gang = GangState(number, self._setup.parallelism, manifest, self._owner.term, adopting=True)
+        self.totals.started(number, None if manifest is None else manifest.epoch)
+        size, limit_ms, host = self._setup.parallelism, self._setup.adopt_timeout_ms, self._setup.host
+        self._adoption = Adoption(size, self._clock.now_ms(), limit_ms, has_driver=host.attached)
+        log.info("waiting for the nodes of gang=%s to come over job=%s", number, self._owner.job)
+        if host.attached:
+            host.watch(number, self._on_exit(gang))
+        self._look_at_adoption(gang)
+
+    def driver_changed(self) -> None:
+        """The driver of a gang has come or gone."""
+        gang, host = self.gang, self._setup.host
+        if gang is None or not gang.adopting:
+            return
+        self._adoption = self._adoption.driver(there=host.attached)
+        if host.attached:
+            host.watch(gang.number, self._on_exit(gang))
+        self._look_at_adoption(gang)
+
+    def _look_at_adoption(self, gang: GangState) -> None:
+        if self.gang is not gang or not gang.adopting or gang.stopping:
+            return
+        match self._adoption.look(self._clock.now_ms()):
+            case Adopt():
+                gang.adopt()
+                log.info("adopted gang=%s nodes=%s job=%s", gang.number, len(gang.members), self._owner.job)
+                self._runs(gang)
+                self._owner.adopted()
+            case WaitForGang(until_ms):
+                if until_ms is not None:
+                    self._timers.at(until_ms, partial(self._look_at_adoption, gang))
+            case Replace(reason):
+                gang.not_joined(reason)
+                self._end(gang, reason)
+
+    def hand_over(self) -> GangNumber | None:
+        """Another leader goes on with this gang: nobody is stopped. Gives its number."""
+        gang, self.gang = self.gang, None
+        return None if gang is None or gang.stopping else gang.number
 
     def _check_joined(self, gang: GangState) -> None:
         if self.gang is not gang or gang.welcomed or gang.stopping:
             return
-        match self._joining.look(self._clock.now_ms(), self._setup.launcher.running()):
+        verdict = self._joining.look(self._clock.now_ms(), self._setup.host.running())
+        match verdict:
             case KeepWaiting(until_ms):
                 there = f"{len(gang.members)} of {self._setup.parallelism} nodes have joined"
                 log.warning("still waiting for nodes: %s gang=%s job=%s", there, gang.number, self._owner.job)
@@ -146,6 +204,8 @@ class Gangs:
                 gang.not_joined(reason)
                 gang.stop("not all nodes joined")
                 self._force(gang)
+            case _:
+                assert_never(verdict)
 
     def joined(self, connection: NodeConnection) -> None:
         """A node opened its stream and said hello."""
@@ -155,8 +215,12 @@ class Gangs:
             return
         complete = gang.join(connection.hello, connection)
         if gang.node_of(connection) is not None:
-            self._joining = self._joining.arrived(connection.hello.node, self._clock.now_ms())
-        if complete:
+            self._joining = self._joining.arrived(NodeId(connection.hello.node), self._clock.now_ms())
+        if gang.adopting:
+            if gang.node_of(connection) is not None:
+                self._adoption = self._adoption.arrived(NodeId(connection.hello.node))
+            self._look_at_adoption(gang)
+        elif complete:
             self._slowest_ms = max(self._slowest_ms, self._joining.took_ms)
             gang.welcome()
             self._runs(gang)
@@ -191,18 +255,19 @@ class Gangs:
         match message.WhichOneof("body"):
             case "injection_ack":
                 ack = message.injection_ack
-                self._owner.handle(ev.InjectionAcked(node, ack.gang, ack.term, ack.checkpoint_id, ack.source_count))
+                numbers = GangNumber(ack.gang), Term(ack.term), ack.checkpoint_id
+                self._owner.handle(ev.InjectionAcked(node, *numbers, ack.source_count))
             case "prepared":
                 self.totals.prepared(payload)
                 self._owner.handle(ev.NodePrepared(payload))
             case "declined":
                 declined = message.declined
-                self._owner.handle(ev.NodeDeclined(node, declined.gang, declined.checkpoint_id, declined.reason))
+                self._owner.handle(ev.NodeDeclined(node, GangNumber(declined.gang), declined.checkpoint_id, declined.reason))
             case "commit_ack":
                 number = message.commit_ack.checkpoint_id
-                self._owner.handle(ev.CommitAcked(node, message.gang, message.term, number))
+                self._owner.handle(ev.CommitAcked(node, GangNumber(message.gang), Term(message.term), number))
             case "drained":
-                self._owner.handle(ev.NodeDrained(node, message.drained.gang))
+                self._owner.handle(ev.NodeDrained(node, GangNumber(message.drained.gang)))
             case "progress":
                 self.totals.report(gang.number, node, payload)
             case "failed":
@@ -251,12 +316,15 @@ class Gangs:
         """Nodes had their time to return by themselves."""
         if self.gang is gang:
             gang.forced = True
-            self._setup.launcher.cancel()
+            self._setup.host.cancel()
 
     def _exited(self, gang: GangState, why: Exit | None) -> None:
         if self.gang is not gang:
             return
         self.gang = None
+        if gang.adopting:
+            self._owner.not_adopted(gang.exited(why))
+            return
         if self._owner.ending:
             self._owner.handle(ev.GangLost(gang.number, "stopped"))
             return
@@ -270,7 +338,7 @@ class Gangs:
 
     # -- for people ------------------------------------------------------------------------------------------------
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[NodeMetrics]:
         """Who is there and what each does. Any thread."""
         gang = self.gang
         members = dict(gang.members) if gang is not None else {}

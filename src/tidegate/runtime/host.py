@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidegate.clock import Clock, SystemClock
+from tidegate.core.failure.election import LeaderBeat
 from tidegate.errors import FencedError, NodeUnreachable
+from tidegate.ids import NodeId
 from tidegate.runtime.activity import Activity
 from tidegate.runtime.address import LOOPBACK, node_listening
+from tidegate.runtime.election import open_election
 from tidegate.runtime.failure import last_words
+from tidegate.runtime.leaderline import GRACE_S, LeaderLine, OnLost, OnMessage
 from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.node import Node
@@ -55,6 +59,12 @@ class Launch:
     bind: str = LOOPBACK
     tls: Tls | None = None
     stall_timeout_s: float = STALL_TIMEOUT_S
+    election_url: str | None = None
+    """Where leaders say that they are there; ``None``: a node that loses its leader gives up."""
+    term: int = -1
+    """The term of the leader that launches it."""
+    coordinator_grace_s: float = GRACE_S
+    """How long a node works without a leader."""
     sealed: bool = False
     """Data channels are in the clear and leave the machine: every byte is tagged."""
 
@@ -63,18 +73,24 @@ class Launch:
 
 
 class FirstContact:
-    """Passes the control line's words on to the node, and knows whether there ever were any."""
+    """Passes the line's words on to the node, and knows whether there ever were any."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._heard = False
         self._unreachable: Exception | None = None
 
-    def message(self, message: pb.CoordinatorMessage) -> None:
+    def control_message(self, message: pb.CoordinatorMessage) -> None:
         self._heard = True
         self._node.control_message(message)
 
-    def lost(self, reason: Exception) -> None:
+    def leader_lost(self, reason: Exception) -> None:
+        self._node.leader_lost(reason)
+
+    def leader_found(self, beat: LeaderBeat) -> None:
+        self._node.leader_found(beat)
+
+    def control_lost(self, reason: Exception) -> None:
         if not self._heard and not isinstance(reason, FencedError):
             self._unreachable = reason
         self._node.control_lost(reason)
@@ -100,11 +116,10 @@ def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str |
     contact = FirstContact(node)
     with ExitStack() as undo:
         undo.callback(node.abandon)
-        control = _control(launch, contact.message, contact.lost, activity.heartbeat)
+        control = _leader_line(launch, contact, activity)
         undo.callback(control.close)
         transport = _transport(launch, node, host)
         undo.pop_all()  # from here on the node lets go of everything by itself
-    activity.on_first = control.beat
     name = socket.gethostname()
     try:
         outcome = node.run(transport, control, pid=os.getpid(), host=name)
@@ -117,7 +132,7 @@ def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str |
 def _node(launch: Launch, index: int, clock: Clock | None, activity: Activity) -> Node:
     mailbox: Mailbox[Callable[[], None]] = Mailbox()
     return Node(
-        replace(launch.setup, node=index),
+        replace(launch.setup, node=NodeId(index)),
         clock=clock or SystemClock(),
         mailbox=mailbox,
         store=open_store(launch.store_url) if launch.store_url else None,
@@ -127,25 +142,53 @@ def _node(launch: Launch, index: int, clock: Clock | None, activity: Activity) -
     )
 
 
-def _control(
-    launch: Launch,
-    on_message: Callable[[pb.CoordinatorMessage], None],
-    on_lost: Callable[[Exception], None],
-    heartbeat: Callable[[], pb.Heartbeat],
+def _leader_line(launch: Launch, contact: FirstContact, activity: Activity) -> LeaderLine:
+    def connect(address: str, on_message: OnMessage, on_lost: OnLost) -> ControlClient:
+        client = _control(replace(launch, coordinator=address), on_message, on_lost, activity.heartbeat)
+        activity.on_first = client.beat
+        return client
+
+    election = None if launch.election_url is None else open_election(launch.election_url, launch.setup.plan.job)
+    gang = launch.setup.gang
+    return LeaderLine(
+        contact,
+        connect,
+        launch.coordinator,
+        election=election,
+        gang=lambda: gang,
+        grace_s=launch.coordinator_grace_s,
+        term=launch.term,
+    )
+
+
+def _control(launch: Launch, on_message: OnMessage, on_lost: OnLost, heartbeat: Callable[[], pb.Heartbeat]) -> ControlClient:
+    stall_ms = int(1000 * launch.stall_timeout_s)
+    return control_client(launch.coordinator, launch.secret, on_message, on_lost, launch.tls, stall_ms, heartbeat)
+
+
+def control_client(
+    address: str,
+    secret: bytes,
+    on_message: OnMessage,
+    on_lost: OnLost,
+    tls: Tls | None,
+    stall_timeout_ms: int,
+    heartbeat: Callable[[], pb.Heartbeat] = pb.Heartbeat,
 ) -> ControlClient:
+    """A line to a leader."""
     # grpc is imported here and not above: a daemon that forks workers must not have grpc's threads.
     from tidegate.wire.control import ControlClient
     from tidegate.wire.line import ControlSettings
 
-    settings = ControlSettings(heartbeat_s=heartbeat_s(launch.stall_timeout_s), silence_s=launch.stall_timeout_s)
+    silence_s = stall_timeout_ms / 1000
     return ControlClient(
-        launch.coordinator,
-        launch.secret,
+        address,
+        secret,
         on_message=on_message,
         on_lost=on_lost,
-        settings=settings,
-        credentials=None if launch.tls is None else launch.tls.channel_credentials(),
-        server_name=None if launch.tls is None else launch.tls.name,
+        settings=ControlSettings(heartbeat_s=heartbeat_s(silence_s), silence_s=silence_s),
+        credentials=None if tls is None else tls.channel_credentials(),
+        server_name=None if tls is None else tls.name,
         heartbeat=heartbeat,
     )
 

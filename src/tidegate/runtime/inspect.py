@@ -28,6 +28,7 @@ from tidegate.errors import (
     InvalidUseError,
     NoCheckpoint,
 )
+from tidegate.ids import Epoch
 from tidegate.operators.join import PANE_COLUMNS
 from tidegate.operators.stored import current_rows
 from tidegate.runtime.logstore import LogStore
@@ -113,7 +114,7 @@ def _parsed(job: str, path: str) -> object:
         return None
 
 
-def find(url: str | Path, *, job: str | None = None, epoch: int | None = None, operator: str | None = None) -> Found:
+def find(url: str | Path, *, job: str | None = None, epoch: Epoch | None = None, operator: str | None = None) -> Found:
     """A checkpoint of this epoch, or the one that the next start would begin from.
 
     Of this job; else of the only one, or of the only one that has such an operator.

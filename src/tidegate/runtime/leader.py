@@ -8,40 +8,46 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never, cast
 
 from tidegate.clock import Clock
 from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint import orders as do
-from tidegate.core.checkpoint.coordinate import Mode
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator, Mode
 from tidegate.core.failure.patience import Patience
 from tidegate.core.failure.problems import Problem, ProblemKind
 from tidegate.core.failure.restart import Failure, FailureKind, GiveUp, RestartAfter, Verdict
-from tidegate.core.log.resolve import AlreadyFinished, Decision, FallBack, Refuse
+from tidegate.core.log.resolve import AlreadyFinished, Decision
 from tidegate.errors import (
-    WAITED_FOR,
-    FencedError,
     InvalidUseError,
     JobFailedError,
     ProtocolError,
     ThreadDied,
     TidegateError,
 )
+from tidegate.ids import Epoch, NodeId, Term
 from tidegate.runtime.blocking import BlockingWork
+from tidegate.runtime.choosing import RestoreChoosing
 from tidegate.runtime.commands import command
-from tidegate.runtime.failure import kind_of, where_of
+from tidegate.runtime.failure import caused
+from tidegate.runtime.following import LOOK_MS
 from tidegate.runtime.gang import GangState, NodeConnection, carried
 from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.mailbox import Mailbox
+from tidegate.runtime.metrics import JobMetrics
 from tidegate.runtime.opening import Opening
+from tidegate.runtime.operations import Operations
+from tidegate.runtime.remotedriver import RemoteDriver
 from tidegate.runtime.report import aborted, checkpoint_metrics, committed, stepped_down
 from tidegate.runtime.requests import Requests
+from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.succession import Succession
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
 from tidegate.runtime.watch import Watch
@@ -51,6 +57,9 @@ log = logging.getLogger("tidegate")
 
 HISTORY_MAX = 1_000
 STOP_LIMIT_MS = 45_000
+ASK_LIMIT_S = 5.0
+
+T = TypeVar("T")
 
 
 class Leader:
@@ -64,24 +73,29 @@ class Leader:
         self._blocking = BlockingWork(setup.log, setup.publisher, setup.spools)
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._timers = Timers()
+        self.job = setup.log.paths.job
+        self._watch = Watch(self.job, clock, self._timers)
         self._gangs = Gangs(setup.gangs, self, clock=clock, timers=self._timers, post=lambda act: self._mailbox.post(act))
         self.opening = Opening(
-            setup.log, setup.publisher, self._machine.shape, self._machine.leader, stays=setup.stays, restore=setup.restore,
-            overwrite=setup.overwrite, append=setup.append, moved=setup.gangs.savepoint is not None,
+            setup.log, cast(Publisher, setup.publisher), self._machine.shape, self._machine.leader, stays=setup.stays,
+            restore=setup.restore, overwrite=setup.overwrite, append=setup.append, moved=setup.gangs.savepoint is not None,
         )  # fmt: skip
-        self._patience, self._restore_patience = (Patience(setup.storage_timeout_ms) for _ in range(2))
+        self._patience = Patience(setup.storage_timeout_ms)
+        self._choosing = RestoreChoosing(
+            self, self.opening, self._blocking, self._watch, setup.storage_timeout_ms, clock=clock, timers=self._timers
+        )
         self._held = setup.hold
         self._taken_over = threading.Event()
         self._requests = Requests()
-        self._history: list[dict[str, Any]] = []
+        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
         self._committed = 0
         self._streak = setup.streak
         self._stop_requested = self._draining = False
-        self.job = setup.log.paths.job
-        self._watch = Watch(self.job, clock, self._timers)
-        self.log, self.publisher = setup.log, setup.publisher
+        self.log = setup.log
+        self._operations = Operations(self, setup.gangs.host)
+        self.succession = Succession(self, setup, self._gangs, self._blocking, clock=clock, timers=self._timers, threads=threads)
         self.checkpointing = setup.checkpointing
-        self.status = "STARTING"
+        self.status = "RUNNING" if self.succession.adopts else "STARTING"
         self.error: JobFailedError | None = None
         self.cause: str | None = None
         self._over = False
@@ -93,7 +107,13 @@ class Leader:
         return self._gangs.gang
 
     @property
-    def term(self) -> int:
+    def publisher(self) -> Publisher:
+        """The sinks of this process. A leader outside of the driver has none."""
+        assert isinstance(self._setup.publisher, Publisher)
+        return self._setup.publisher
+
+    @property
+    def term(self) -> Term:
         """The slot of this leader's takeover. Only once it has taken over."""
         assert self._machine.term is not None
         return self._machine.term
@@ -105,7 +125,7 @@ class Leader:
         return isinstance(self.opening.look(), AlreadyFinished)
 
     @property
-    def restored_from(self) -> int | None:
+    def restored_from(self) -> Epoch | None:
         """The epoch that this job was started from."""
         return self.opening.restored_from
 
@@ -122,6 +142,7 @@ class Leader:
         def go() -> None:
             self._held = False
             self._blocking.spools = spools
+            self.succession.beat()
             self.handle(self.opening.request(decision, self._machine.log))
 
         self._mailbox.post(go)
@@ -130,7 +151,7 @@ class Leader:
         """The leader's thread: from the takeover to the job's end. Raises nothing."""
         try:
             if self.checkpointing and self._blocking.sweeps:
-                self._later("garbage", self._blocking.sweep, None)
+                self.later("garbage", self._blocking.sweep, None)
             self.handle(self.opening.read)
             self.opening.read = ev.LogRead(())  # the coordinator keeps what may still be restored
             while not self._over:
@@ -141,13 +162,13 @@ class Leader:
                         action()
         except Exception as error:
             log.exception("the leader failed job=%s", self.job)
-            self._fail(_caused("the leader failed", error))
+            self.give_up(caused("the leader failed", error))
         finally:
             self._wind_up()
 
     def _wind_up(self) -> None:
         """Nothing of the job is left running behind its end, and whoever waits for it is told even if some of this fails."""
-        for step in (self._end_processes, self.on_end, self._threads.close, self.publisher.release):
+        for step in (self._end_processes, self.succession.end, self.on_end, self._threads.close, self._setup.publisher.release):
             try:
                 step()
             except Exception:
@@ -157,19 +178,26 @@ class Leader:
         self._taken_over.set()
 
     def _end_processes(self) -> None:
+        if self.succession.leaves_gang:
+            return
         if self._gang is not None:
             self._gang.stop("the job has ended")
         for action in self._mailbox.take(0):  # nodes that have just come would wait for an answer
-            if getattr(action, "func", None) == self._gangs.joined:
-                self._gangs.turn_away(action.args[0])  # type: ignore[attr-defined]
-        if not self._setup.gangs.launcher.join(RETURN_LIMIT_MS / 1000):
-            self._setup.gangs.launcher.cancel()
-            self._setup.gangs.launcher.join(RETURN_LIMIT_MS / 1000)
+            if isinstance(action, partial) and action.func == self._gangs.joined:
+                self._gangs.turn_away(action.args[0])
+        host = self._setup.gangs.host
+        if not host.join(RETURN_LIMIT_MS / 1000):
+            host.cancel()
+            host.join(RETURN_LIMIT_MS / 1000)
+        if isinstance(host, RemoteDriver):
+            host.ended(self.status, None if self.error is None else str(self.error))
 
     # -- what users ask --------------------------------------------------------------------------------------------
 
     def request_checkpoint(self, savepoint: str | None = None) -> Future[int]:
         """Ask for a checkpoint; the future gives its epoch."""
+        if (following := self.succession.following) is not None:
+            return following.ask("checkpoint", savepoint=savepoint)
         request, future = self._requests.open()
         if self._over:
             raise InvalidUseError(f"the job has ended status={self.status} job={self.job}")
@@ -178,6 +206,8 @@ class Leader:
 
     def cancel_checkpoint(self, checkpoint_id: int) -> Future[None]:
         """Ask for a checkpoint's abort."""
+        if (following := self.succession.following) is not None:
+            return following.ask("cancel", checkpoint_id=checkpoint_id)
         request, future = self._requests.open()
 
         def cancel() -> None:
@@ -190,16 +220,23 @@ class Leader:
         self._mailbox.post(cancel)
         return future
 
+    def post(self, action: Callable[[], None]) -> None:
+        """Have this done in the leader's thread."""
+        self._mailbox.post(action)
+
     def stop(self, *, drain: bool = False) -> None:
         """Ask for the end."""
         self._mailbox.post(partial(self._stop, drain))
 
     def fail(self, reason: str) -> None:
         """End the job as failed: something that it needs beside its gang is gone."""
-        self._mailbox.post(partial(self._fail, Failure(FailureKind.DEFECT, reason)))
+        self._mailbox.post(partial(self.give_up, Failure(FailureKind.DEFECT, reason)))
 
     def _stop(self, drain: bool) -> None:
         if self._over:
+            return
+        if (following := self.succession.following) is not None:
+            following.ask("stop", drain=drain).add_done_callback(partial(self._stop_asked, drain))
             return
         self.status = "STOPPING"
         self._draining = drain
@@ -210,20 +247,33 @@ class Leader:
         self._stop_requested = True
         why = "stopped while a sink or the store gave no answer: the next start publishes what is committed"
         unsettled = Failure(FailureKind.TRANSIENT, why)
-        self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self._fail, unsettled))
+        self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self.give_up, unsettled))
         self.handle(ev.StopRequested())
+
+    def _stop_asked(self, drain: bool, asked: Future[Any]) -> None:
+        """A leader that was lost may not have heard it: whoever leads next is asked again."""
+        if asked.exception() is not None:
+            at_ms = self._clock.now_ms() + LOOK_MS
+            self._mailbox.post(lambda: self._timers.at(at_ms, partial(self._stop, drain)))
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Committed and aborted checkpoints of this run."""
-        return list(self._history)
+        return self.succession.ask("checkpoints", lambda: list(self._history))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong with the store and the sinks now, the oldest first."""
         return self._watch.current
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> JobMetrics:
         """The newest reports of the nodes, added up."""
+        return self.succession.ask("metrics", self._metrics)
+
+    def in_background(self, name: str, work: Callable[[], T]) -> Future[T]:
+        """Run blocking work of an operation on an executor."""
+        return self._threads.executor(name).submit(work)
+
+    def _metrics(self) -> JobMetrics:
         gang = self._gang
         return {
             "status": self.status,
@@ -241,7 +291,9 @@ class Leader:
     # -- what nodes say: called from the server's threads ----------------------------------------------------------
 
     def joined(self, connection: NodeConnection) -> None:
-        """A node opened its stream and said hello."""
+        """A node, a driver or an operator opened its stream and said hello."""
+        if self._operations.joined(connection):
+            return
         if self._over:
             self._gangs.turn_away(connection)
         else:
@@ -249,20 +301,27 @@ class Leader:
 
     def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
-        self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, connection.hello.node)))
+        if self._operations.said(connection, message):
+            return
+        self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, NodeId(connection.hello.node))))
 
     def left(self, connection: NodeConnection, error: Exception | None) -> None:
-        """A node's stream ended."""
+        """A stream ended."""
+        if self._operations.left(connection, error):
+            return
         self._mailbox.post(partial(self._gangs.left, connection, error))
 
     def broken(self, death: ThreadDied) -> None:
         """A thread of the control line died: nobody would notice a node that is lost."""
-        self._mailbox.post(partial(self._fail, _caused("the control line", death)))
+        self._mailbox.post(partial(self.give_up, caused("the control line", death)))
 
     def gang_runs(self, gang: GangState) -> None:
         """Every node has joined."""
         if self.status != "STOPPING":
             self.status = "RUNNING"
+        self.succession.beat()
+        if gang.draining:
+            self._draining = True
         if self._draining:  # asked for while nodes were still joining, or of a gang that was lost
             self.status = "STOPPING"
             gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
@@ -279,7 +338,7 @@ class Leader:
         self.cause = failure.text
         match verdict:
             case GiveUp(failures):
-                self._fail(failure, failures)
+                self.give_up(failure, failures)
             case RestartAfter(wait_ms):
                 log.warning("the gang was lost, starting again in %s ms: %s job=%s", wait_ms, failure.text, self.job)
                 self.status = "RESTARTING"
@@ -309,26 +368,27 @@ class Leader:
     def _perform(self, effect: do.Effect) -> None:
         match effect:
             case do.PutEntry():
-                self._later("log", self._blocking.put, effect)
+                self.later("log", self._blocking.put, effect)
             case do.ReadLog():
-                self._later("log", self._blocking.read, None)
+                self.later("log", self._blocking.read, None)
             case do.CheckLog():
-                self._later("log", self._blocking.check, effect.slot)
+                self.later("log", self._blocking.check, effect.slot)
             case do.WriteLatestHint():
-                self._later("hint", self._blocking.write_hint, effect.epoch)
+                self.later("hint", self._blocking.write_hint, effect.epoch)
             case do.CollectGarbage() | do.TrimLog():
                 if self._blocking.want_collected(effect):
-                    self._later("garbage", self._blocking.collect_wanted, None)
+                    self.later("garbage", self._blocking.collect_wanted, None)
             case do.Publish():
-                self._later("sinks", self._blocking.publish, effect)
+                self.later("sinks", self._blocking.publish, effect)
             case do.Hide():
-                self._later("sinks", self._blocking.hide, effect)
+                self.later("sinks", self._blocking.hide, effect)
             case do.ResolveRestore():
                 self._taken_over.set()
+                self.succession.took_over()
                 if not self._held:
-                    self._gangs.when_ready(self._choose_restore)
+                    self.succession.resolve()
             case do.StartGang():
-                self._restore_patience.passed()
+                self._choosing.passed()
                 self._gangs.start(effect)
             case do.StopGang():
                 self._gangs.stop(effect)
@@ -337,59 +397,62 @@ class Leader:
             case do.CheckpointCompleted() | do.CheckpointAborted() | do.RequestRefused():
                 self._note(effect)
             case do.JobFinished():
-                self._finish("FINISHED")
+                self.finish("FINISHED")
             case do.JobStopped():
-                self._finish("STOPPED")
+                self.finish("STOPPED")
             case do.StepDown():
-                self._fail(Failure(FailureKind.SETUP, self._stepped_down(effect.reason)))
+                self.succession.step_down(effect.reason)
             case _:
                 if self._gang is not None and self._gang.number == effect.stamp.gang:
                     self._gang.tell(effect.node, command(effect))
 
-    def _stepped_down(self, reason: do.StepDownReason) -> str:
+    @property
+    def machine(self) -> DistributedCheckpointCoordinator:
+        """The coordinator of now."""
+        return self._machine
+
+    @property
+    def over(self) -> bool:
+        """The job has ended, as far as this process has to do with it."""
+        return self._over
+
+    def lead_with(self, machine: DistributedCheckpointCoordinator) -> None:
+        """Lead again, from the log as it is. Leader thread only."""
+        self._machine = machine
+        self.later("log", self._blocking.read, None)
+
+    def choose_restore(self) -> None:
+        """Start a gang from what the log says. Leader thread only."""
+        self._choosing.choose()
+
+    def adopted(self) -> None:
+        """The gang of the leader before goes on under this one. Its attempt is dead: the next one begins at once."""
+        if self._machine.config.checkpoint_interval_ms is not None:
+            self.handle(ev.TriggerRequested("adoption", None))
+
+    def not_adopted(self, failure: Failure) -> None:
+        """It is over: another is started."""
+        log.warning("the gang was not adopted, starting another: %s job=%s", failure.text, self.job)
+        self.succession.resolve()
+
+    def why_stepped_down(self, reason: do.StepDownReason) -> str:
         """A store or a sink that was waited for in vain has told more than the coordinator knows."""
         stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
         return stepped_down(reason) if stuck is None or isinstance(reason, do.Replaced) else f"gave up, {stuck}"
 
-    def _later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
+    def later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
         """Run blocking work on an executor; what it gives comes back as an event."""
 
         def done(future: Future[ev.Event | None]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
-                self._mailbox.post(partial(self._fail, _caused(name, error)))
+                self._mailbox.post(partial(self.give_up, caused(name, error)))
             elif not future.cancelled():
                 event = future.result()
                 if event is not None:
                     self._mailbox.post(partial(self.handle, event))
 
         self._threads.executor(name).submit(work, argument).add_done_callback(done)
-
-    # -- what to restore -------------------------------------------------------------------------------------------
-
-    def _choose_restore(self) -> None:
-        self._later("log", self._decide, None)
-
-    def _choose_again(self, why: str) -> None:
-        self._watch.failed(ProblemKind.RESTORE, why)
-        match self._restore_patience.failed():
-            case GiveUp(failures):
-                unread = f"the checkpoint to go on from can't be read: {why}"
-                self._fail(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
-            case RestartAfter(wait_ms):
-                self._timers.at(self._clock.now_ms() + wait_ms, self._choose_restore)
-
-    def _decide(self, _: None) -> ev.Event | None:
-        # The coordinator has looked into the log before it asked, and changes nothing until this is answered.
-        try:
-            decision = self.opening.resolve(self._machine.log)
-            # Another leader may have collected what seems to be damaged.
-            if isinstance(decision, FallBack | Refuse) and (replaced := self._blocking.replaced(self._machine.log.next_slot - 1)):
-                return replaced
-        except WAITED_FOR as error:
-            self._mailbox.post(partial(self._choose_again, str(error)))
-            return None
-        return self.opening.request(decision, self._machine.log)
 
     # -- outcomes --------------------------------------------------------------------------------------------------
 
@@ -403,24 +466,22 @@ class Leader:
                 if warning := self._streak.committed(effect.manifest.is_unaligned):
                     # Not raised as a warning: this thread must outlive whoever turns warnings into errors.
                     log.warning("ThresholdTooLow: %s job=%s", warning, self.job)
-                self._remember(committed(effect))
+                self._history.append(committed(effect))
                 self._requests.committed(effect.requests, effect.epoch, wait=effect.manifest.is_savepoint)
             case do.CheckpointAborted():
                 log.info("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
-                self._remember(aborted(effect))
+                self._history.append(aborted(effect))
                 self._requests.answer(effect.requests, effect.error)
             case do.RequestRefused():
                 self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))
+            case _:
+                assert_never(effect)
 
-    def _remember(self, record: dict[str, Any]) -> None:
-        self._history.append(record)
-        del self._history[:-HISTORY_MAX]
-
-    def _finish(self, status: str) -> None:
+    def finish(self, status: str) -> None:
         self.status = status
         self._over = True
 
-    def _fail(self, cause: Failure, failures: int = 1) -> None:
+    def give_up(self, cause: Failure, failures: int = 1) -> None:
         if self.status in ("FINISHED", "STOPPED", "FAILED"):
             return
         text = cause.text if failures <= 1 else f"{cause.text} (failed {failures} times without progress)"
@@ -434,14 +495,5 @@ class Leader:
 
     def died(self, death: ThreadDied) -> None:
         """The leader's own thread is gone: the job has failed, and whoever waits for it is told."""
-        self._fail(_caused("the leader died", death))
+        self.give_up(caused("the leader died", death))
         self.ended.set()
-
-
-def _caused(what: str, error: BaseException) -> Failure:
-    """Work on the driver failed. With the traceback: of ``for_each_batch`` and of own sinks it is the user's."""
-    if isinstance(error, FencedError):  # it says all there is to say
-        return Failure(FailureKind.DEFECT, str(error), None, type(error).__name__)
-    cause = error.__cause__ if isinstance(error, ThreadDied) and error.__cause__ is not None else error
-    lines = "".join(traceback.format_exception(cause))
-    return Failure(kind_of(error), f"{what}: {error!r}", None, type(error).__name__, where_of(cause), lines)

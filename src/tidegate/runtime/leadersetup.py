@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidegate.core.checkpoint.adapt import UnalignedStreak
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.failure.election import LEADER_TIMEOUT_MS
 from tidegate.core.log.resolve import RestoreChoice
+from tidegate.runtime.election import Election
 from tidegate.runtime.gangs import GangSetup
+from tidegate.runtime.leaderline import Connect
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.remotedriver import RemoteDriver
 from tidegate.runtime.sinks import Publisher
 
 
@@ -20,7 +25,7 @@ class LeaderSetup:
     coordinator: DistributedCheckpointCoordinator
     log: LogStore
     gangs: GangSetup
-    publisher: Publisher
+    publisher: Publisher | RemoteDriver
     restore: RestoreChoice
     overwrite: bool
     checkpointing: bool
@@ -33,3 +38,10 @@ class LeaderSetup:
     """The log outlives this process."""
     hold: bool = False
     """Nothing is started after the takeover until ``proceed`` says so."""
+    election: Election | None = None
+    """Where this leader says that it is there; ``None``: nobody could take over from it."""
+    leader_timeout_ms: int = LEADER_TIMEOUT_MS
+    again: Callable[[], DistributedCheckpointCoordinator] | None = None
+    """A driver that is led from elsewhere makes a new coordinator when it leads again."""
+    connect: Connect | None = None
+    """How a driver reaches a leader elsewhere."""

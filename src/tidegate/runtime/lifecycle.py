@@ -1,7 +1,7 @@
 """Sources that need more than a node: some keep what they read in the job's store, some are fed by the driver.
 
-A source with ``with_store`` is given the store before its splits are asked for. One with ``feed`` is fed from the start of the
-job to its end; it says itself when that fails. One with ``trim`` is told what no checkpoint can need any more.
+One that ``NeedsStore`` is given the store before its splits are asked for. One that is ``Fed`` is fed from the start of the job
+to its end; it says itself when that fails. One that ``Trims`` is told what no checkpoint can need any more.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from urllib.parse import quote
 
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import ChecksStore, Fed, NeedsStore, Trims
 from tidegate.plan.operator import OperatorSpec
 from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.continuous import resume_offsets
@@ -30,9 +30,8 @@ def check_supply(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> None:
                 f"the source {spec.name!r} is spooled by other processes, which can't reach this one's memory: give store= a "
                 "directory or an s3:// URL"
             )
-        check = getattr(spec.source, "check_store", None)
-        if check is not None and place is not None and not fresh:
-            check(place, _prefix(plan, spec))
+        if isinstance(spec.source, ChecksStore) and place is not None and not fresh:
+            spec.source.check_store(place, _prefix(plan, spec))
 
 
 def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: CheckpointManifest | None = None) -> PhysicalPlan:
@@ -42,13 +41,12 @@ def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: Ch
     """
 
     def changed(spec: OperatorSpec) -> OperatorSpec:
-        if not isinstance(spec, Read) or not _wants_store(spec):
+        if not isinstance(spec, Read) or not isinstance(spec.source, NeedsStore):
             return spec
-        source: Any = spec.source
         where = place if place is not None else temporary_directory("source")
         entries = () if manifest is None else manifest.sources
         states = [entry.state for entry in entries if entry.operator == spec.name]
-        return replace(spec, source=source.with_store(where, _prefix(plan, spec), fresh=fresh, states=states))
+        return replace(spec, source=spec.source.with_store(where, _prefix(plan, spec), fresh=fresh, states=states))
 
     stages = (replace(stage, operators=tuple(map(changed, stage.operators))) for stage in plan.stages)
     return replace(plan, stages=tuple(stages))
@@ -56,11 +54,7 @@ def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: Ch
 
 def _stored_sources(plan: PhysicalPlan) -> list[Read]:
     specs = (spec for stage in plan.stages for spec in stage.operators)
-    return [spec for spec in specs if isinstance(spec, Read) and _wants_store(spec)]
-
-
-def _wants_store(spec: Read) -> bool:
-    return hasattr(spec.source, "with_store")
+    return [spec for spec in specs if isinstance(spec, Read) and isinstance(spec.source, NeedsStore)]
 
 
 def _prefix(plan: PhysicalPlan, spec: Read) -> str:
@@ -72,7 +66,7 @@ class Feeds:
 
     def __init__(self, plan: PhysicalPlan) -> None:
         specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, Read)]
-        self._sources: list[Any] = [spec.source for spec in specs if hasattr(spec.source, "feed")]
+        self._sources = [spec.source for spec in specs if isinstance(spec.source, Fed)]
         self._stops: list[Callable[[], None]] = []
 
     def start(self, on_failure: Callable[[str], None]) -> None:
@@ -108,14 +102,14 @@ class Spools:
     ``pinned`` is the savepoint that the job was told to start from: the log may not know it.
     """
 
-    sources: tuple[tuple[str, Any], ...] = ()
+    sources: tuple[tuple[str, Trims], ...] = ()
     pinned: CheckpointManifest | None = None
 
     @classmethod
     def of(cls, plan: PhysicalPlan, pinned: CheckpointManifest | None) -> Spools:
         """Those of a plan."""
         specs = (spec for stage in plan.stages for spec in stage.operators if isinstance(spec, Read))
-        return cls(tuple((spec.name, spec.source) for spec in specs if hasattr(spec.source, "trim")), pinned)
+        return cls(tuple((spec.name, spec.source) for spec in specs if isinstance(spec.source, Trims)), pinned)
 
     def trim(self, resumable: Sequence[CheckpointManifest]) -> None:
         """Let go of what lies before all of these; of nothing when there are none. Blocks; idempotent.

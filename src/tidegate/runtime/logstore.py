@@ -30,6 +30,7 @@ from tidegate.core.log.view import (
     read_entry,
 )
 from tidegate.errors import CorruptDataError, RetryableError
+from tidegate.ids import Slot
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store
 
@@ -135,17 +136,17 @@ class LogStore:
             return 0
         return int(text) if text.isdigit() else 0
 
-    def check(self, slot: int) -> LogAnswer:
+    def check(self, slot: Slot) -> LogAnswer:
         """Is this slot the last that is taken? Not known while a listing does not show it."""
         try:
             newest = max(self.slots(), default=-1)
             if newest > slot:
-                return Followed(self._in_force())
+                return Followed(self.in_force())
         except RetryableError as error:
             return Unknown(str(error))
         return Last() if newest == slot else Unknown(f"slot {slot} of the log is not listed")
 
-    def _in_force(self) -> Takeover | None:
+    def in_force(self) -> Takeover | None:
         """The takeover of whoever leads, as far as it can be read."""
         try:
             term = self.view().term
@@ -179,7 +180,7 @@ class LogStore:
             if slot not in self._takeovers and self._may_go(slot):
                 yield slot
 
-    def _may_go(self, slot: int) -> bool:
+    def _may_go(self, slot: Slot) -> bool:
         """Nothing is deleted unseen: whether it is a takeover, only its bytes tell."""
         try:
             opening = self.store.get_range(self.paths.log_entry(slot), 0, OPENING_BYTES)
@@ -192,16 +193,16 @@ class LogStore:
 
     # -- single entries --------------------------------------------------------------------------------------------
 
-    def entry(self, slot: int) -> LogEntry:
+    def entry(self, slot: Slot) -> LogEntry:
         """The entry in one slot. A damaged one is an error."""
         path = self.paths.log_entry(slot)
         return decode_entry(self.store.get(path), path, slot)
 
-    def _record(self, slot: int) -> LogRecord:
+    def _record(self, slot: Slot) -> LogRecord:
         path = self.paths.log_entry(slot)
         return read_entry(self.store.get(path), path, slot)
 
-    def _probe(self, slot: int) -> LogRecord | None:
+    def _probe(self, slot: Slot) -> LogRecord | None:
         try:
             return self._record(slot)
         except FileNotFoundError:

@@ -17,7 +17,9 @@ import pyarrow as pa
 from tidegate.clock import Clock
 from tidegate.core.barrier.inject import InjectBarrierCommand
 from tidegate.core.barrier.messages import StreamMessage
+from tidegate.core.failure.election import LeaderBeat
 from tidegate.errors import ProtocolError, RetryableError, ThreadDied, TidegateError
+from tidegate.ids import Epoch, NodeId, Term
 from tidegate.runtime.activity import Activity
 from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import Checkpointer
@@ -84,6 +86,7 @@ class Node:
         self._connecting = False
         self._interrupted = False
         self._term = 0
+        self._hello = pb.Hello()
         self._stale_commands = 0
         self._drained_said = False
         self._idle_ms = IDLE_WAIT_MS
@@ -113,6 +116,12 @@ class Node:
             self._interrupt()
         self._mailbox.post(partial(self._commanded, message))
 
+    def leader_lost(self, reason: Exception) -> None:
+        self._mailbox.post(partial(self._leaderless, reason))
+
+    def leader_found(self, beat: LeaderBeat) -> None:
+        self._mailbox.post(self._rejoin)
+
     def control_lost(self, reason: Exception) -> None:
         self._interrupt()
         lost = reason if isinstance(reason, ThreadDied) else PeerLost(f"the coordinator was lost: {reason}")
@@ -133,8 +142,8 @@ class Node:
         try:
             for channel, schema in self._assembly.inbound_remote():
                 transport.expect(channel, schema)
-            hello = pb.Hello(node=self._setup.node, gang=self._setup.gang, address=transport.address, pid=pid, host=host)
-            self._say(pb.NodeMessage(hello=hello))
+            self._hello = pb.Hello(node=self._setup.node, gang=self._setup.gang, address=transport.address, pid=pid, host=host)
+            self._say(pb.NodeMessage(hello=self._hello))
             self._loop()
         except Exception as error:
             self._report(error)
@@ -208,7 +217,7 @@ class Node:
 
     # -- channels --------------------------------------------------------------------------------------------------
 
-    def _connect(self, addresses: dict[int, str]) -> None:
+    def _connect(self, addresses: dict[NodeId, str]) -> None:
         credit_bytes = self._setup.credit_bytes
         window = max(min(WINDOW_BYTES_MIN, credit_bytes), credit_bytes // max(1, len(self._assembly.inbound)))
         for channel, (task, output_id) in self._assembly.outbound.items():
@@ -295,7 +304,10 @@ class Node:
                 pass  # every task has ended, so Started had their last state already
             case "stop":
                 self._outcome = message.stop.reason or "stopped"
+            case "adopted":
+                self._adopted(message.adopted)
             case "drain":
+                self._hello.draining = True
                 for task in self._assembly.tasks:
                     if task.reader is not None:
                         task.reader.drain()
@@ -308,7 +320,7 @@ class Node:
         self._connecting = True
         if self._interrupted:
             raise PeerLost("the gang was over before its channels were open")
-        self._connect({peer.node: peer.address for peer in welcome.peers})
+        self._connect({NodeId(peer.node): peer.address for peer in welcome.peers})
         self._connecting = False
         if welcome.restore:
             replayed = RestorePlan.load(bytes(welcome.restore), self._setup, self._origin).apply(self._assembly)
@@ -320,12 +332,30 @@ class Node:
             self._received(channel, message)
         self._timers.at(self._clock.now_ms(), self._progress)
 
+    # -- leaders come and go; the data does not wait for them -----------------------------------------------------------
+
+    def _leaderless(self, reason: Exception) -> None:
+        """The attempt in progress is dead: nobody waits for it, and what it holds back goes on."""
+        log.warning("node %s goes on without a leader: %s", self._setup.node, reason)
+        self._abort(((self._term + 1) << 32) - 1, "the leader was lost")
+
+    def _rejoin(self) -> None:
+        self._hello.rejoins = self._running
+        self._say(pb.NodeMessage(hello=self._hello))
+
+    def _adopted(self, adopted: pb.Adopted) -> None:
+        """Another leader goes on with this gang: what it knows to be committed is, everything else below its term is dead."""
+        if adopted.epoch >= 0:
+            self._checkpointer.committed(Epoch(adopted.epoch), adopted.checkpoint_id)
+        self._abort(self._term << 32, "another leader has taken over")
+        self._drained_said = False  # whoever heard it is gone
+
     def _started(self, started: pb.Started) -> None:
         """A checkpoint begins somewhere: from now on its deadline counts here, barrier or not."""
         parent = _epoch(started.parent_epoch)
-        self._checkpointer.started(started.checkpoint_id, started.term, parent, compacts=started.compacts)
+        self._checkpointer.started(started.checkpoint_id, Term(started.term), parent, compacts=started.compacts)
         for task in self._assembly.tasks:
-            task.started(started.checkpoint_id, started.epoch, aligned=started.aligned)
+            task.started(started.checkpoint_id, Epoch(started.epoch), aligned=started.aligned)
         now_ms = self._clock.now_ms()
         if not started.aligned:
             due = now_ms + max(0, started.alignment_timeout_ms - started.age_ms)
@@ -334,7 +364,7 @@ class Node:
         self._timers.at(due, partial(self._expire, started.checkpoint_id))
 
     def _inject(self, inject: pb.Inject) -> None:
-        command = InjectBarrierCommand(inject.checkpoint_id, inject.epoch, inject.unaligned)
+        command = InjectBarrierCommand(inject.checkpoint_id, Epoch(inject.epoch), inject.unaligned)
         sources = [task for task in self._assembly.tasks if task.injector is not None]
         for task in sources:
             task.inject(command)
@@ -345,7 +375,7 @@ class Node:
 
     def _committed(self, committed: pb.Committed) -> None:
         """The coordinator says it again until it has an answer. Idempotent."""
-        self._checkpointer.committed(committed.epoch, committed.checkpoint_id)
+        self._checkpointer.committed(Epoch(committed.epoch), committed.checkpoint_id)
         self._say(pb.NodeMessage(commit_ack=pb.CommitAck(checkpoint_id=committed.checkpoint_id)))
 
     def _deadline(self, checkpoint_id: int) -> None:
@@ -372,9 +402,8 @@ class Node:
         self._say(pb.NodeMessage(declined=declined))
 
     def _say_progress(self) -> None:
-        mine = {"checkpoints": self._checkpointer.metrics(), "stale_commands": self._stale_commands}
-        report = json.dumps(self._assembly.metrics() | mine)
-        self._say(pb.NodeMessage(progress=pb.Progress(json=report.encode())))
+        report = self._assembly.report(upload_retries=self._checkpointer.upload_retries, stale_commands=self._stale_commands)
+        self._say(pb.NodeMessage(progress=pb.Progress(json=json.dumps(report).encode())))
 
     def _progress(self) -> None:
         self._say_progress()
@@ -395,5 +424,5 @@ def _nothing() -> None:
     """Wakes the loop."""
 
 
-def _epoch(number: int) -> int | None:
-    return None if number < 0 else number
+def _epoch(number: int) -> Epoch | None:
+    return None if number < 0 else Epoch(number)

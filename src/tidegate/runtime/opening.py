@@ -26,6 +26,7 @@ from tidegate.core.log.resolve import (
 )
 from tidegate.core.log.view import LogView, Takeover
 from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.ids import Epoch, Slot, Term
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Publisher
 
@@ -52,7 +53,7 @@ class Opening:
         self._holders: dict[str, Holder] = {}
         self._seen = Seen()
         self.read = LogRead(())
-        self.restored_from: int | None = None
+        self.restored_from: Epoch | None = None
         self.skipped: tuple[tuple[int, str], ...] = ()
         """Damaged checkpoints that were passed over: epoch and why, newest first."""
         self.notes: list[str] = []
@@ -104,7 +105,7 @@ class Opening:
             case _:
                 assert_never(decision)
 
-    def _skip(self, epoch: int, skipped: tuple[tuple[int, str], ...]) -> None:
+    def _skip(self, epoch: Epoch, skipped: tuple[tuple[int, str], ...]) -> None:
         self.restored_from, self.skipped = epoch, skipped
         for each, why in skipped:
             log.warning("checkpoint skipped: %s epoch=%s job=%s", why, each, self._log.paths.job)
@@ -116,12 +117,12 @@ class Opening:
         shown = [number for name, number in self._publisher.newest_ids().items() if name not in others]
         epochs = [max(each.epoch, each.owner.term) for each in mine.values()]
         return Seen(
-            max([self._log.latest(), *epochs]),
+            Epoch(max([self._log.latest(), *epochs])),
             max([0, *shown, *(each.checkpoint_id for each in mine.values())]),
         )
 
-    def _check_sinks(self, decision: Decision, identity: str, next_slot: int) -> None:
-        self._publisher.check_claims(self._claims(decision, identity, next_slot))
+    def _check_sinks(self, decision: Decision, identity: str, next_slot: Slot) -> None:
+        self._publisher.check_claims(self._claims(decision, identity, Term(next_slot)))
         if isinstance(decision, StartFresh) and self._moved and not self._append:
             self._publisher.refuse_left_behind()
         if isinstance(decision, StartFresh) and not self._may_have_rows:
@@ -143,7 +144,7 @@ class Opening:
                     f"that copy back, or start with restore='none' and overwrite=True {owner.whereabouts}"
                 )
 
-    def _check_lineage(self, view: LogView, epoch: int) -> None:
+    def _check_lineage(self, view: LogView, epoch: Epoch) -> None:
         """A lost part of the log may have gone back to an older epoch: what it hid can't be shown again."""
         lineage = set(view.lineage())
         kept = [m for m in view.held() if m.epoch in lineage and m.epoch <= epoch] if self.ahead(view) else []
@@ -156,7 +157,7 @@ class Opening:
 
     # -- changing things -------------------------------------------------------------------------------------------
 
-    def take(self, view: LogView, term: int) -> Decision:
+    def take(self, view: LogView, term: Term) -> Decision:
         """Make the sinks this run's, and empty if that was asked for. AFTER the takeover is in the log."""
         decision = self.resolve(view)
         if isinstance(decision, Refuse):
@@ -175,6 +176,8 @@ class Opening:
             case RestoreFrom(manifest) | FallBack(manifest) | AlreadyFinished(manifest):
                 self.restored_from = manifest.epoch
                 self._publisher.note(manifest.epoch, manifest.checkpoint_id)
+            case _:
+                assert_never(decision)
         self._say(decision, view)
         return decision
 
@@ -182,7 +185,7 @@ class Opening:
     def _may_have_rows(self) -> bool:
         return self._overwrite or self._append
 
-    def _claims(self, decision: Decision, identity: str, term: int) -> dict[str, Claim]:
+    def _claims(self, decision: Decision, identity: str, term: Term) -> dict[str, Claim]:
         take = isinstance(decision, StartFresh) and self._may_have_rows
         holders = self._holders
         return {
@@ -192,7 +195,7 @@ class Opening:
             for name in self._publisher.sinks
         }
 
-    def _owner(self, sink: str, identity: str, term: int) -> Owner:
+    def _owner(self, sink: str, identity: str, term: Term) -> Owner:
         return Owner(
             sink=sink,
             job=self._log.paths.job,

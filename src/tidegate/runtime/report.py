@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, TypedDict, assert_never
+from typing import Any, assert_never, cast
 
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.orders import (
@@ -17,29 +17,32 @@ from tidegate.core.checkpoint.orders import (
     Unpublishable,
 )
 from tidegate.core.checkpoint.prepare import PrepareAck
+from tidegate.ids import Epoch, GangNumber, NodeId
+from tidegate.runtime.metrics import COUNTS, MEASURED, WORK, CheckpointMetrics, Counts, CountsAddedUp, NodeReport, OperatorMetrics
 
-COUNTS = ("rows_in", "rows_read", "rows_out", "unaligned_count", "threshold_switches", "total_inflight_bytes", "stale_commands")
-"""What nodes count, all of them together."""
-
-
-def added_up(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """The counts of all nodes."""
-    operators: dict[str, dict[str, int]] = {}
-    for report in reports.values():
-        for name, values in report.get("operators", {}).items():
-            total = operators.setdefault(name, {})
-            for key, value in values.items():
-                total[key] = total.get(key, 0) + value
-    counts = {key: sum(report.get(key, 0) for report in reports.values()) for key in COUNTS}
-    counts["upload_retries"] = sum(report.get("checkpoints", {}).get("upload_retries", 0) for report in reports.values())
-    late = sum(values.get("late_rows", 0) for values in operators.values())
-    overtaking = any(report.get("is_in_unaligned_mode") for report in reports.values())
-    return {**counts, "is_in_unaligned_mode": overtaking, "late_rows": late, "operators": operators}
-
-
-WORK = ("rows_read", "upload_retries", "unaligned_count", "threshold_switches", "total_inflight_bytes")
-"""What gangs have done, rolled back or not: those before the one under way count too."""
 EPOCHS_KEPT = 64
+
+
+def added_up(reports: Collection[NodeReport]) -> CountsAddedUp:
+    """The counts of all nodes."""
+    operators: dict[str, OperatorMetrics] = {}
+    for report in reports:
+        for name, measured in report["operators"].items():
+            operators[name] = _sum(operators[name], measured) if name in operators else measured
+    return {
+        **_counts(reports),
+        "late_rows": sum(measured["late_rows"] for measured in operators.values()),
+        "is_in_unaligned_mode": any(report["is_in_unaligned_mode"] for report in reports),
+        "operators": operators,
+    }
+
+
+def _counts(reports: Collection[Mapping[str, Any]]) -> Counts:
+    return cast(Counts, {name: sum(report[name] for report in reports) for name in COUNTS})
+
+
+def _sum(one: Mapping[str, Any], other: Mapping[str, Any]) -> OperatorMetrics:
+    return cast(OperatorMetrics, {name: one[name] + other[name] for name in MEASURED})
 
 
 class Totals:
@@ -51,13 +54,13 @@ class Totals:
     """
 
     def __init__(self) -> None:
-        self._reports: dict[int, tuple[int, Mapping[str, Any]]] = {}
+        self._reports: dict[NodeId, tuple[GangNumber, NodeReport]] = {}
         self._before: dict[str, int] = dict.fromkeys(WORK, 0)
-        self._cuts: dict[int, dict[int, int]] = {}
-        self._epochs: dict[int, dict[int, int]] = {}
-        self._out: dict[int, dict[int, int]] = {}
+        self._cuts: dict[int, dict[NodeId, int]] = {}
+        self._epochs: dict[Epoch, dict[NodeId, int]] = {}
+        self._out: dict[GangNumber, dict[NodeId, int]] = {}
 
-    def started(self, gang: int, epoch: int | None) -> None:
+    def started(self, gang: GangNumber, epoch: Epoch | None) -> None:
         """A gang starts from this epoch; of one that another driver committed nothing is known."""
         self._cuts.clear()
         shown = {last_gang for last_gang, _ in self._reports.values()}
@@ -69,27 +72,28 @@ class Totals:
         before = self._out.get(ack.gang, {}).get(ack.node, 0)
         self._cuts.setdefault(ack.checkpoint_id, {})[ack.node] = before + ack.rows_out
 
-    def committed(self, checkpoint_id: int, epoch: int) -> None:
+    def committed(self, checkpoint_id: int, epoch: Epoch) -> None:
         """It is what the next gang starts from."""
         self._epochs[epoch] = self._cuts.get(checkpoint_id, {})
         self._cuts = {other: cut for other, cut in self._cuts.items() if other > checkpoint_id}
         for old in sorted(self._epochs)[:-EPOCHS_KEPT]:
             del self._epochs[old]
 
-    def report(self, gang: int, node: int, progress: Mapping[str, Any]) -> None:
+    def report(self, gang: GangNumber, node: NodeId, progress: NodeReport) -> None:
         """A node's counts. The first of a new gang: what the node before it had done stays done."""
-        last_gang, last = self._reports.get(node, (gang, {}))
-        if last_gang != gang:
-            done = added_up({node: last})
-            self._before = {key: value + done[key] for key, value in self._before.items()}
+        last_gang, last = self._reports.get(node, (gang, None))
+        if last is not None and last_gang != gang:
+            done: Mapping[str, Any] = last
+            self._before = {name: value + done[name] for name, value in self._before.items()}
         self._reports[node] = (gang, progress)
 
-    def added_up(self) -> dict[str, Any]:
+    def added_up(self) -> CountsAddedUp:
         """All nodes together. Any thread."""
         reports = dict(self._reports)
-        total = added_up({node: progress for node, (_, progress) in reports.items()})
-        for key, value in self._before.items():
-            total[key] += value
+        total = added_up([progress for _, progress in reports.values()])
+        sums = cast(dict[str, Any], total)
+        for name, value in self._before.items():
+            sums[name] += value
         total["rows_out"] += sum(self._out.get(gang, {}).get(node, 0) for node, (gang, _) in reports.items())
         return total
 
@@ -123,31 +127,6 @@ def aborted(effect: CheckpointAborted) -> dict[str, Any]:
         "error": type(effect.error).__name__,
         "failed_nodes": dict(effect.failed_nodes),
     }
-
-
-class CheckpointMetrics(TypedDict):
-    """What the coordinator has measured since this driver leads; part of ``job.metrics()``."""
-
-    checkpoint_in_progress: int | None
-    checkpoints_aborted: int
-    checkpoints_aborted_by_error: dict[str, int]
-    checkpoints_unaligned: int
-    checkpoints_compacted: int
-    last_checkpoint_duration_ms: int
-    max_checkpoint_duration_ms: int
-    total_checkpoint_duration_ms: int
-    last_checkpoint_bytes: int
-    last_checkpoint_stored_bytes: int
-    total_checkpoint_bytes: int
-    last_checkpoint_node_durations_ms: dict[int, int]
-    last_barrier_latency_ms: int
-    max_barrier_latency_ms: int
-    checkpoint_promotions: int
-    commit_notice_retries: int
-    duplicate_acks: int
-    put_retries: int
-    publish_retries: int
-    leader_failovers: int
 
 
 def checkpoint_metrics(coordinator: DistributedCheckpointCoordinator) -> CheckpointMetrics:

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from tidegate.errors import JobFailedError
+from tidegate.ids import Epoch
 
 
 class Requests:
@@ -43,7 +44,7 @@ class Requests:
             elif future is not None:
                 future.set_result(answer)
 
-    def committed(self, requests: Iterable[str], epoch: int, *, wait: bool) -> None:
+    def committed(self, requests: Iterable[str], epoch: Epoch, *, wait: bool) -> None:
         """A checkpoint is in the log. ``wait``: its askers are told when the sinks show it.
 
         A savepoint starts other jobs, which publish nothing of what this one staged.

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidegate.core.barrier.messages import Event, StreamMessage
 from tidegate.core.checkpoint.manifest import CheckpointManifest, InFlightEntry, RunEntry
 from tidegate.errors import CorruptDataError, ProtocolError
+from tidegate.ids import NodeId
 from tidegate.plan.physical import Edge
 from tidegate.runtime.assemble import Assembly
 from tidegate.runtime.setup import NodeSetup
@@ -138,7 +139,7 @@ class RestorePlan:
         sender, receiver = (entry.peer, entry.subtask) if entry.direction == "in" else (entry.subtask, entry.peer)
         if parallelism == self._manifest.parallelism:
             if receiver == node:
-                yield ChannelId(edge.id, sender, node), self._messages(edge, entry)
+                yield ChannelId(edge.id, NodeId(sender), node), self._messages(edge, entry)
             return
         if edge.kind == "forward":
             if receiver % parallelism == node:

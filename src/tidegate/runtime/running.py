@@ -14,6 +14,7 @@ from typing import Protocol
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import ReadsDirectories, path_of
 from tidegate.plan.physical import PhysicalPlan
 from tidegate.store.open import absolute_url, local_path
 
@@ -64,7 +65,7 @@ def starting(job: str, store: str | None) -> Iterator[Callable[[Running], None]]
 def check_places(plan: PhysicalPlan) -> None:
     """Refuse outputs inside each other, and outputs inside a directory that the job reads: rows would be read twice."""
     specs = [spec for stage in plan.stages for spec in stage.operators]
-    outputs = [(spec.name, place) for spec in specs if isinstance(spec, Write) for place in _places(spec.sink, "path")]
+    outputs = [(spec.name, place) for spec in specs if isinstance(spec, Write) for place in _local(path_of(spec.sink))]
     for index, (_, inner) in enumerate(outputs):
         for _, outer in [*outputs[:index], *outputs[index + 1 :]]:
             if _is_inside(inner, outer):
@@ -72,7 +73,7 @@ def check_places(plan: PhysicalPlan) -> None:
                     f"an output is inside the directory of another, whoever reads that one would read both: give each its own "
                     f"path={inner} inside={outer}"
                 )
-    read = [place for spec in specs if isinstance(spec, Read) for place in _places(spec.source, "directories")]
+    read = [place for spec in specs if isinstance(spec, Read) for place in _directories(spec.source)]
     for (name, inner), outer in ((output, place) for output in outputs for place in read):
         if _is_inside(inner, outer) and not _is_hidden(os.path.relpath(inner, outer)):
             raise InvalidUseError(
@@ -81,11 +82,14 @@ def check_places(plan: PhysicalPlan) -> None:
             )
 
 
-def _places(connector: object, attribute: str) -> Iterable[str]:
-    """The local directories of a connector, links resolved."""
-    found = getattr(connector, attribute, None)
-    paths = [found] if isinstance(found, str | os.PathLike) else found or ()
-    return [os.path.realpath(path) for each in paths if (path := local_path(os.fspath(each))) is not None]
+def _directories(source: object) -> Iterable[str]:
+    return _local(*source.directories) if isinstance(source, ReadsDirectories) else ()
+
+
+def _local(*paths: str | os.PathLike[str] | None) -> Iterable[str]:
+    """Those that are local, links resolved."""
+    known = (os.fspath(path) for path in paths if path is not None)
+    return [os.path.realpath(path) for each in known if (path := local_path(each)) is not None]
 
 
 def _is_inside(inner: str, outer: str) -> bool:

@@ -14,6 +14,7 @@ from tidegate.core.checkpoint.prepare import PlanShape
 from tidegate.core.log.codec import seal, unsealed
 from tidegate.core.log.view import Commit
 from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.ids import Epoch
 from tidegate.runtime.logstore import LogStore, objects_fault
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.store.base import Store
@@ -53,7 +54,7 @@ def savepoint_place(path: object) -> str:
     raise _taken(place)
 
 
-def write_savepoint(log: LogStore, epoch: int, url: str) -> None:
+def write_savepoint(log: LogStore, epoch: Epoch, url: str) -> None:
     """Copy a committed checkpoint. Blocks. A savepoint that is there already is refused, whatever it holds."""
     entry = log.entry(epoch)
     if not isinstance(entry, Commit):

@@ -76,7 +76,7 @@ class Tls:
                 # Without a password of ours OpenSSL would ask for one on the terminal.
                 context.load_cert_chain(certificate, key, password="")
             except (ssl.SSLError, ValueError) as error:
-                reason = getattr(error, "reason", None) or str(error)
+                reason = (error.reason if isinstance(error, ssl.SSLError) else "") or str(error)
                 raise InvalidUseError(
                     f"these can't be used together for TLS, give a PEM certificate, its key without a password and the authority "
                     f"that signed it: {reason} tls={self!r}"

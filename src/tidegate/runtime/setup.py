@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.core.barrier.align import UnalignedCheckpointConfig
+from tidegate.ids import GangNumber, NodeId
 from tidegate.plan.connector import Split
 from tidegate.plan.physical import PhysicalPlan
 
@@ -15,9 +16,9 @@ class NodeSetup:
     """The same for every node of a gang, but for ``node``."""
 
     plan: PhysicalPlan
-    node: int
+    node: NodeId
     parallelism: int
-    gang: int
+    gang: GangNumber
     splits: Mapping[str, Sequence[Split]]
     checkpoints: UnalignedCheckpointConfig | None
     """``None``: checkpointing is off, and nothing of it exists on the node."""

@@ -14,21 +14,57 @@ from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.core.checkpoint.manifest import CommittableEntry
 from tidegate.core.log.ownership import Claim, Holder
 from tidegate.errors import InvalidUseError
+from tidegate.ids import Epoch, GangNumber
 from tidegate.operators.sink import Write
-from tidegate.plan.connector import Committable, Gathered, GatheringSink, Sink
+from tidegate.plan.capabilities import (
+    Adopts,
+    ChecksEmpty,
+    ChecksWritable,
+    Clears,
+    Collects,
+    Gathered,
+    GatheringSink,
+    Hides,
+    HidesUnnamed,
+    KeptWithJob,
+    KnowsHidden,
+    Owned,
+    SinkLease,
+    Sweeps,
+    name_of,
+)
+from tidegate.plan.connector import Committable, Sink
 from tidegate.plan.physical import PhysicalPlan
 
 log = logging.getLogger("tidegate")
 
 
-class Lease(Protocol):
-    """What a sink with an owner gives to the run that takes it."""
+class Sinks(Protocol):
+    """A job's sinks, as a leader needs them: its driver's own, or those of a driver elsewhere. Calls block."""
 
-    def check(self) -> None: ...
+    clear_wanted: bool
 
-    def about_to_publish(self, epoch: int, checkpoint_id: int) -> None: ...
+    @property
+    def hiding(self) -> dict[str, bool]:
+        """What the sinks can hide."""
 
-    def release(self) -> None: ...
+    def publish(self, committables: Iterable[CommittableEntry]) -> None:
+        """Make these visible. Idempotent."""
+
+    def hide(self, committables: Iterable[CommittableEntry]) -> None:
+        """Take these out of sight. Idempotent."""
+
+    def hide_unnamed(self, gang: GangNumber, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
+        """Take out of sight what gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""
+
+    def clear(self) -> None:
+        """Delete what sinks show. Idempotent."""
+
+    def sweep(self, gang: GangNumber, keep: Iterable[CommittableEntry]) -> None:
+        """Delete what gangs before this one staged and no manifest names."""
+
+    def release(self) -> None:
+        """Others may take the sinks."""
 
 
 class Publisher:
@@ -39,7 +75,7 @@ class Publisher:
         specs = [spec for stage in plan.stages for spec in stage.operators if isinstance(spec, Write)]
         self.sinks: Mapping[str, Sink] = {spec.name: spec.sink for spec in specs}
         self.outputs = [(spec.name, spec.sink, spec.schema) for spec in specs]
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, SinkLease] = {}
         self.clear_wanted = False
         """Sinks are to be emptied as soon as the log says that the job starts without state."""
         self.schemas: Mapping[str, pa.Schema] = {spec.name: spec.schema for spec in specs}
@@ -47,28 +83,24 @@ class Publisher:
     @property
     def can_hide(self) -> bool:
         """Every sink can take published rows out of sight again."""
-        return self._all_have("hide")
+        return all(isinstance(sink, Hides) for sink in self.sinks.values())
 
     @property
     def hiding(self) -> dict[str, bool]:
         """What the sinks can hide: what a manifest names; what none names any more, by the checkpoint that staged it."""
-        return {"can_hide": self.can_hide, "can_hide_unnamed": self._all_have("hide_unnamed")}
-
-    def _all_have(self, method: str) -> bool:
-        return all(hasattr(sink, method) for sink in self.sinks.values())
+        unnamed = all(isinstance(sink, HidesUnnamed) for sink in self.sinks.values())
+        return {"can_hide": self.can_hide, "can_hide_unnamed": unnamed}
 
     def check(self) -> None:
         """Refuse a sink that can't be written, before anything starts."""
         for sink in self.sinks.values():
-            check = getattr(sink, "check_writable", None)
-            if check is not None:
-                check()
+            if isinstance(sink, ChecksWritable):
+                sink.check_writable()
 
     def check_empty(self) -> None:
         """A start without state onto sinks that show rows would double them: refuse. Only reads."""
         for name, sink in self.sinks.items():
-            is_empty = getattr(sink, "is_empty", None)
-            if is_empty is not None and not is_empty():
+            if isinstance(sink, ChecksEmpty) and not sink.is_empty():
                 raise InvalidUseError(
                     f"the sink {name!r} already has rows and the job has no checkpoint of its own to go on from: choose an empty "
                     "place, start with overwrite=True to delete them or, from a savepoint whose job has written nothing since, "
@@ -79,15 +111,14 @@ class Publisher:
         """Delete what sinks show. Idempotent."""
         self.clear_wanted = False
         for name, sink in self.sinks.items():
-            clear = getattr(sink, "clear", None)
-            if clear is not None:
+            if isinstance(sink, Clears):
                 self._check_owner(name)
-                clear()
+                sink.clear()
 
     def refuse_left_behind(self) -> None:
         """Rows that a sink keeps beside its job's checkpoints do not come with a savepoint: refuse to start from one."""
         for name, sink in self.sinks.items():
-            if getattr(sink, "kept_with_job", False):
+            if isinstance(sink, KeptWithJob) and sink.kept_with_job:
                 raise InvalidUseError(
                     f"the rows that the sink {name!r} had collected by the savepoint are in the store of its job, not in the "
                     "savepoint, and the table would be short of them: use write_parquet for what is to move, or start with "
@@ -97,9 +128,8 @@ class Publisher:
     def adopt(self) -> None:
         """The rows that sinks show now are not this job's: it adds to them and never takes them back."""
         for sink in self.sinks.values():
-            adopt = getattr(sink, "adopt", None)
-            if adopt is not None:
-                adopt()
+            if isinstance(sink, Adopts):
+                sink.adopt()
 
     # -- whose they are
 
@@ -115,7 +145,7 @@ class Publisher:
     def hides(self, committables: Iterable[CommittableEntry]) -> bool:
         """True when a sink has taken any of these out of sight, as far as that can be seen. Only reads."""
         groups = ((self.sinks.get(operator), entries) for _, operator, entries in _by_epoch_and_sink(committables))
-        return any(sink.hides(_committables(entries)) for sink, entries in groups if sink is not None and hasattr(sink, "hides"))
+        return any(isinstance(sink, KnowsHidden) and sink.hides(_committables(entries)) for sink, entries in groups)
 
     def check_claims(self, claims: Mapping[str, Claim]) -> None:
         """Refuse sinks that are somebody else's. Only reads."""
@@ -136,13 +166,13 @@ class Publisher:
         while self._leases:
             self._leases.popitem()[1].release()
 
-    def note(self, epoch: int, checkpoint_id: int) -> None:
+    def note(self, epoch: Epoch, checkpoint_id: int) -> None:
         """This epoch is in the log and may be published."""
         for lease in self._leases.values():
             lease.about_to_publish(epoch, checkpoint_id)
 
-    def _owned(self) -> list[tuple[str, Any]]:
-        return [(name, sink) for name, sink in self.sinks.items() if hasattr(sink, "claim")]
+    def _owned(self) -> list[tuple[str, Owned]]:
+        return [(name, sink) for name, sink in self.sinks.items() if isinstance(sink, Owned)]
 
     def _check_owner(self, name: str) -> None:
         lease = self._leases.get(name)
@@ -200,35 +230,38 @@ class Publisher:
             by_sink.setdefault(operator, []).extend(_committables(entries))  # at once: a merged file is cut once
         for operator, all_of_it in by_sink.items():
             self._check_owner(operator)
-            self._sink(operator).hide(all_of_it)  # type: ignore[attr-defined]  # the resolver asked ``can_hide`` first
+            sink = self._sink(operator)
+            if not isinstance(sink, Hides):
+                raise _cannot_hide(operator)
+            sink.hide(all_of_it)
 
-    def hide_unnamed(self, gang: int, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
+    def hide_unnamed(self, gang: GangNumber, checkpoint_id: int, keep: Iterable[CommittableEntry]) -> None:
         """Take out of sight whatever gangs before this one staged at later checkpoints, except ``keep``. Idempotent."""
         kept = list(keep)
         for name, sink in self.sinks.items():
+            if not isinstance(sink, HidesUnnamed):
+                raise _cannot_hide(name)
             self._check_owner(name)
-            mine = [entry.committable for entry in kept if entry.operator == name]
-            sink.hide_unnamed(gang, checkpoint_id, mine)  # type: ignore[attr-defined]  # the resolver asked first
+            sink.hide_unnamed(gang, checkpoint_id, _committables(entry for entry in kept if entry.operator == name))
 
-    def sweep(self, gang: int, keep: Iterable[CommittableEntry]) -> None:
+    def sweep(self, gang: GangNumber, keep: Iterable[CommittableEntry]) -> None:
         """Delete what gangs before this one staged and no manifest names. What can't be deleted waits for the next start."""
         kept = list(keep)
         for name, sink in self.sinks.items():
-            sweep = getattr(sink, "sweep", None)
-            if sweep is None:
+            if not isinstance(sink, Sweeps):
                 continue
             self._check_owner(name)
             try:
-                sweep(gang, [entry.committable for entry in kept if entry.operator == name])
+                sink.sweep(gang, _committables(entry for entry in kept if entry.operator == name))
             except Exception as error:
                 log.warning("what earlier gangs staged is left: %r sink=%s", error, name)
 
     def collected(self, name: str | None) -> pa.Table:
         """The committed rows of a collect sink, by its own or its operator's name."""
-        sinks: dict[str, Any] = {n: sink for n, sink in self.sinks.items() if hasattr(sink, "table")}
+        sinks = {n: sink for n, sink in self.sinks.items() if isinstance(sink, Collects)}
         if name is None and len(sinks) == 1:
             return next(iter(sinks.values())).table()
-        found = sinks.get(name or "") or next((s for s in sinks.values() if getattr(s, "name", None) == name), None)
+        found = sinks.get(name or "") or next((s for s in sinks.values() if name_of(s) == name), None)
         if found is None:
             raise InvalidUseError(f"the pipeline has the collect sinks {sorted(sinks)}: name one of them name={name}")
         return found.table()
@@ -241,6 +274,11 @@ class Publisher:
                 f"with restore='none' sink={operator}"
             )
         return sink
+
+
+def _cannot_hide(operator: str) -> InvalidUseError:
+    """The resolver asks ``hiding`` first, so that no job gets here."""
+    return InvalidUseError(f"this sink can't take rows back, start with restore='none' and an empty sink sink={operator}")
 
 
 def _by_epoch_and_sink(

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.clock import SystemClock
 from tidegate.core.checkpoint.adapt import UnalignedStreak
 from tidegate.core.checkpoint.config import CheckpointConfig, UnalignedMode
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.failure.election import LEADER_TIMEOUT_MS
 from tidegate.core.failure.restart import RestartPolicy
 from tidegate.core.log.resolve import Refuse, RestoreChoice, StartFresh
 from tidegate.errors import InvalidUseError
+from tidegate.ids import NO_TERM, GangNumber, NodeId, Term
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
+from tidegate.plan.capabilities import NeedsSpool, NeedsStore
 from tidegate.plan.physical import PhysicalPlan, Stage
 from tidegate.runtime.address import LOOPBACK, bracketed
-from tidegate.runtime.gang import Launcher
+from tidegate.runtime.contend import Contend, contend
+from tidegate.runtime.description import JobDescription, write_description
+from tidegate.runtime.election import Election, open_election
+from tidegate.runtime.gang import Launcher, LocalHost
 from tidegate.runtime.gangs import JOIN_TIMEOUT_MS, GangSetup
-from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, heartbeat_s
+from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, control_client, heartbeat_s
 from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
+from tidegate.runtime.leaderline import GRACE_S, OnLost, OnMessage
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Feeds, Spools, check_supply, supplied, temporary_directory
 from tidegate.runtime.limits import allow_files
@@ -39,14 +47,17 @@ from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.sinks import Publisher
 from tidegate.runtime.splits import SplitList
 from tidegate.runtime.threads import ThreadPools
+from tidegate.runtime.token import SECRET_BYTES, job_secret, token_path
 from tidegate.store.open import absolute_url, check_writable, local_path, open_store
 from tidegate.supervise import supervised
 
 if TYPE_CHECKING:
-    from tidegate.wire.control import ControlServer
+    from tidegate.wire.control import ControlClient, ControlServer
     from tidegate.wire.line import ControlSettings
 
 TOLERATE_ANY = 1_000_000
+log = logging.getLogger("tidegate")
+
 SPARE_NODES = 16
 FILES_OF_A_NODE = 3
 """A node's line has one descriptor at the port and two on the way to grpc."""
@@ -80,6 +91,14 @@ class JobOptions:
     """A node that says nothing for so long is lost."""
     join_timeout_ms: int = JOIN_TIMEOUT_MS
     """How long the driver waits for the next node of a gang that comes up."""
+    contend: Contend = "refuse"
+    """What to do about a leader that the job has already."""
+    leader_timeout_ms: int = LEADER_TIMEOUT_MS
+    """A leader that says nothing for so long may be replaced."""
+    coordinator_grace_ms: int = int(1000 * GRACE_S)
+    """How long nodes work without a leader."""
+    token_file: str | None = None
+    """Where the job's key is; ``None``: below the user's home."""
     spool: str | None = None
     """Where collect and for_each_batch keep rows when the store is no local directory."""
 
@@ -98,24 +117,27 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         check_writable(store)
     plan, keeps_spool = spooled(plan, place, options.spool)
     check_supply(plan, place or given, fresh=options.restore == "none")
-    splits = _splits(plan, lambda spec: not hasattr(spec.source, "with_store"))
+    splits = _splits(plan, lambda spec: not isinstance(spec.source, NeedsStore))
     _check_bounds(plan, options)
     publisher = Publisher(plan)
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
     check_places(plan)
-    coordinator = DistributedCheckpointCoordinator(
-        plan_shape(plan, options.parallelism),
-        config,
-        leader=secrets.token_hex(8),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-    )
+    shape = plan_shape(plan, options.parallelism)
+    election = _election(plan.job, place, options)
+    if election is not None:
+        contend(election, plan.job, options.contend, options.leader_timeout_ms)
+
+    def new_coordinator() -> DistributedCheckpointCoordinator:
+        name, host = secrets.token_hex(8), socket.gethostname()
+        return DistributedCheckpointCoordinator(shape, config, leader=name, host=host, pid=os.getpid())
+
+    coordinator = new_coordinator()
     savepoint = None if options.savepoint is None else read_savepoint(absolute_url(options.savepoint), coordinator.shape)
-    launches = _Launches(place, options)
+    launches = _Launches(place, options, _secret(plan.job, place, options, election))
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
-        gangs=_gangs(launcher, launches.launch, publisher, savepoint, options),
+        gangs=_gangs(LocalHost(launcher, launches.launch), publisher, savepoint, options),
         publisher=publisher,
         restore=options.restore,
         overwrite=options.overwrite,
@@ -125,6 +147,10 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
         stays=place is not None and not place.startswith("memory:"),
         hold=True,
+        election=election,
+        leader_timeout_ms=options.leader_timeout_ms,
+        again=new_coordinator,
+        connect=None if election is None else launches.connect,
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader", close_limit_s=LEADER_CLOSE_S))
     finished = leader.check()
@@ -171,12 +197,15 @@ def _prepare(
     feeds.start(leader.fail)
     server = _control_server(leader, launches.secret, options, control)
     leader.on_end = feeds.then(server.close)
-    launches.address = server.address
+    launches.led_from(server.address, leader.term)
+    leader.succession.address, leader.succession.led_from = server.address, launches.led_from
+    if setup.election is not None:
+        write_description(setup.log.store, plan.job, leader.term, _description(setup, options))
     launches.base = NodeSetup(
         plan=plan,
-        node=0,
+        node=NodeId(0),
         parallelism=options.parallelism,
-        gang=0,
+        gang=GangNumber(0),
         splits=splits | _splits(plan, lambda spec: spec.name not in splits),
         checkpoints=options.checkpoint.unaligned_config() if options.checkpoint.enabled else None,
     )
@@ -186,29 +215,79 @@ def _prepare(
 class _Launches:
     """What gangs are told. ``base`` and ``address`` are known before the first."""
 
-    def __init__(self, place: str | None, options: JobOptions) -> None:
+    def __init__(self, place: str | None, options: JobOptions, secret: bytes) -> None:
         self._place = place
         self._options = options
-        self.secret = secrets.token_bytes(32)
-        self.address = ""
+        self.secret = secret
+        self._address, self._term = "", NO_TERM
         self.base: NodeSetup | None = None
 
-    def launch(self, gang: int, restore_url: str | None) -> Launch:
+    def led_from(self, address: str, term: Term) -> None:
+        """Where the leader of the next gang is, and its term."""
+        self._address, self._term = address, term
+
+    def connect(self, address: str, on_message: OnMessage, on_lost: OnLost) -> ControlClient:
+        """A line of this driver's own to a leader elsewhere."""
+        return control_client(address, self.secret, on_message, on_lost, self._options.tls, self._options.stall_timeout_ms)
+
+    def launch(self, gang: GangNumber, restore_url: str | None) -> Launch:
         """What one gang is told."""
         assert self.base is not None, "a gang starts after its spools are begun"
         options = self._options
         setup = replace(self.base, gang=gang)
         return Launch(
             setup,
-            self.address,
+            self._address,
             self.secret,
             self._place,
             restore_url,
             options.bind,
             options.tls,
             stall_timeout_s=options.stall_timeout_ms / 1000,
+            election_url=self._place if fails_over(self._place, options) else None,
+            term=self._term,
+            coordinator_grace_s=options.coordinator_grace_ms / 1000,
             sealed=needs_seal(options.bind, options.tls, options.allow_plaintext),
         )
+
+
+def fails_over(place: str | None, options: JobOptions) -> bool:
+    """Somebody else could lead this job: its log is where others can read it."""
+    return place is not None and not place.startswith("memory:") and options.checkpoint.enabled
+
+
+def _election(job: str, place: str | None, options: JobOptions) -> Election | None:
+    return open_election(place, job) if place is not None and fails_over(place, options) else None
+
+
+def _secret(job: str, place: str | None, options: JobOptions, election: Election | None) -> bytes:
+    """The job's key: in a file where others may have to find it, else for this run alone."""
+    if place is None or election is None:
+        return secrets.token_bytes(SECRET_BYTES)
+    path = token_path(place, job) if options.token_file is None else Path(options.token_file)
+    try:
+        return job_secret(path)
+    except OSError as error:
+        if options.token_file is not None:
+            raise InvalidUseError(f"the token file can't be written: {error} token_file={path}") from error
+        log.warning("no token file, so nobody else can operate or lead this job: %s job=%s", error, job)
+        return secrets.token_bytes(SECRET_BYTES)
+
+
+def _description(setup: LeaderSetup, options: JobOptions) -> JobDescription:
+    savepoint, publisher = setup.gangs.savepoint, setup.publisher
+    return JobDescription(
+        shape=setup.coordinator.shape,
+        config=setup.coordinator.config,
+        hiding=publisher.hiding,
+        savepoint=None if savepoint is None else savepoint.url,
+        storage_timeout_ms=options.checkpoint.storage_timeout_ms,
+        stall_timeout_ms=options.stall_timeout_ms,
+        join_timeout_ms=options.join_timeout_ms,
+        leader_timeout_ms=options.leader_timeout_ms,
+        wants_unaligned=options.checkpoint.unaligned is UnalignedMode.ALWAYS,
+        restarts=options.restarts,
+    )
 
 
 def _splits(plan: PhysicalPlan, wanted: Callable[[Read], bool]) -> dict[str, SplitList]:
@@ -224,15 +303,13 @@ def _place(job: str, store: str | None, options: JobOptions) -> str | None:
 
 
 def _gangs(
-    launcher: Launcher,
-    launch: Callable[[int, str | None], Launch],
+    host: LocalHost,
     publisher: Publisher,
     savepoint: Savepoint | None,
     options: JobOptions,
 ) -> GangSetup:
     return GangSetup(
-        launcher=launcher,
-        launch=launch,
+        host=host,
         publisher=publisher,
         parallelism=options.parallelism,
         savepoint=savepoint,
@@ -273,20 +350,19 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
     always = checkpoint.unaligned == "always"
     never = checkpoint.unaligned == "never"
     timeout_ms = checkpoint.timeout_ms
-    threshold_ms = 0 if always else checkpoint.alignment_timeout_ms
+    alignment_timeout_ms = 0 if always else checkpoint.alignment_timeout_ms
     return DistributedCheckpointConfig(
         checkpoint_interval_ms=checkpoint.interval_ms,
         checkpoint_timeout_ms=timeout_ms,
         barrier_injection_timeout_ms=min(10_000, timeout_ms),
         node_snapshot_timeout_ms=min(120_000, timeout_ms),
-        enable_unaligned_fallback=not never and threshold_ms < timeout_ms,
-        unaligned_threshold_ms=threshold_ms,
+        enable_unaligned_fallback=not never and alignment_timeout_ms < timeout_ms,
+        unaligned_threshold_ms=alignment_timeout_ms,
         adaptive_alignment=checkpoint.adaptive_alignment,
         gc_retain_count=checkpoint.retain,
         min_pause_ms=checkpoint.min_pause_ms,
-        put_give_up_ms=checkpoint.storage_timeout_ms,
+        storage_timeout_ms=checkpoint.storage_timeout_ms,
         publish_tries_max=1,
-        publish_give_up_ms=checkpoint.storage_timeout_ms,
         max_checkpoint_bytes=checkpoint.max_checkpoint_size,
         tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,
     )
@@ -294,7 +370,7 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
 
 def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
     """Give the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
-    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and _wants_spool(s)]
+    needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and isinstance(s.sink, NeedsSpool)]
     if not needs:
         return plan, True
     kept = spool if spool is not None else place
@@ -305,15 +381,10 @@ def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[P
     return map_sinks(plan, lambda spec: _with_spool(spec, root / plan.job / "spool" / spec.name)), path is not None
 
 
-def _wants_spool(spec: Write) -> bool:
-    return hasattr(spec.sink, "with_spool")
-
-
 def _with_spool(spec: Write, directory: Path) -> Write:
-    if not _wants_spool(spec):
+    if not isinstance(spec.sink, NeedsSpool):
         return spec
-    sink: Any = spec.sink
-    return replace(spec, sink=sink.with_spool(str(directory), spec.schema))
+    return replace(spec, sink=spec.sink.with_spool(str(directory), spec.schema))
 
 
 def map_sinks(plan: PhysicalPlan, change: Callable[[Write], Write]) -> PhysicalPlan:

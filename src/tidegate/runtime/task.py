@@ -33,6 +33,7 @@ from tidegate.core.barrier.inject import CheckpointBarrierInjector, InjectBarrie
 from tidegate.core.barrier.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, StreamMessage, Watermark
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.errors import EpochMismatch, ProtocolError
+from tidegate.ids import Epoch
 from tidegate.operators.map import MapOperator
 from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import Committable
@@ -246,7 +247,7 @@ class StageTask:
         """When the first barrier of this id came in."""
         return self._barrier[1] if self._barrier[0] == checkpoint_id else None
 
-    def started(self, checkpoint_id: int, epoch: int, *, aligned: bool) -> None:
+    def started(self, checkpoint_id: int, epoch: Epoch, *, aligned: bool) -> None:
         """A checkpoint was triggered somewhere."""
         self.perform(self.protocol.started(checkpoint_id, epoch=epoch, aligned=aligned))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, assert_never
+from typing import assert_never
 
 from tidegate.clock import Clock
 from tidegate.core.checkpoint.events import Event
 from tidegate.core.checkpoint.orders import Effect
 from tidegate.core.failure.problems import Notice, Passed, Problem, ProblemKind, Problems, StillWrong
+from tidegate.runtime.metrics import StorageMetrics
 from tidegate.runtime.timers import Timers
 
 log = logging.getLogger("tidegate")
@@ -35,7 +36,7 @@ class Watch:
         """Something did not work that is no event of the coordinator."""
         self._tell(self._problems.failed(kind, because, self._clock.now_ms(), self._clock.wall_ms()))
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> StorageMetrics:
         """Whether checkpoints fail, and why; ``None`` while all is well."""
         first = self.current[0] if self.current else None
         return {

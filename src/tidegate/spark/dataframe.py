@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate.connectors.dataframe import OnFailure
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.failure.patience import Patience
 from tidegate.core.failure.restart import GiveUp, RestartAfter, Verdict
 from tidegate.core.log.codec import decode, encode
 from tidegate.errors import WAITED_FOR, InvalidUseError, ThreadDied, TidegateError
+from tidegate.plan.capabilities import OnFailure
 from tidegate.store.objects import bare_url
 from tidegate.store.open import open_store
 from tidegate.supervise import supervised

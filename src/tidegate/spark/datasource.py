@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import InvalidUseError
+from tidegate.ids import Epoch
 from tidegate.runtime import inspect
 from tidegate.spark.frames import spark_schema
 
@@ -56,7 +57,8 @@ class Request:
 
     def found(self) -> inspect.Found:
         """The checkpoint that is asked for."""
-        return inspect.find(self.store, job=self.job, epoch=self.epoch, operator=self.operator)
+        epoch = None if self.epoch is None else Epoch(self.epoch)
+        return inspect.find(self.store, job=self.job, epoch=epoch, operator=self.operator)
 
     def schema(self) -> pa.Schema:
         """The columns of the answer."""

@@ -13,15 +13,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import InvalidUseError
+from tidegate.plan.capabilities import Collects, name_of, path_of
 
 
 def committed_rows(spark: Any, sinks: Sequence[tuple[str, Any, pa.Schema]], name: str | None = None) -> DataFrame:
     """What a sink shows now; what is committed later is in a DataFrame that is made later."""
     session = need_session(spark)
     label, sink, schema = _chosen(sinks, name)
-    if hasattr(sink, "table"):
+    if isinstance(sink, Collects):
         return session.createDataFrame(sink.table())
-    path = getattr(sink, "path", None)
+    path = path_of(sink)
     if path is None:
         raise InvalidUseError(f"this sink keeps no rows to read, use write_parquet or collect sink={label or sink!r}")
     if not os.path.isdir(path):
@@ -37,7 +38,7 @@ def need_session(spark: object) -> SparkSession:
 
 
 def _chosen(sinks: Sequence[tuple[str, Any, pa.Schema]], name: str | None) -> tuple[str, Any, pa.Schema]:
-    found = [each for each in sinks if name is None or name in (each[0], getattr(each[1], "name", None))]
+    found = [each for each in sinks if name is None or name in (each[0], name_of(each[1]))]
     if len(found) != 1:
         names = ", ".join(repr(label) for label, _, _ in sinks)
         raise InvalidUseError(f"name one of the pipeline's sinks, they are {names} sink={name!r}")

@@ -38,6 +38,16 @@ STOPPED = Exit(
 )
 
 
+def warm_up(spark: SparkSession, parallelism: int) -> None:
+    """Have Spark run a stage of the gang's kind, so that a standby's first gang finds everything loaded. Blocks for seconds."""
+    rows = spark.range(0, parallelism, 1, parallelism)
+    rows.mapInArrow(_nothing, "id long", barrier=True).collect()
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
 class SparkGang:
     """Starts and cancels gangs. One at a time."""
 

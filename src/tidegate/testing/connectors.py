@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from tidegate.plan.capabilities import Hides, HidesUnnamed
 from tidegate.plan.connector import Committable, Offset, Sink, SinkWriter, Source, Split, WriterContext
 
 NewSink = Callable[[], Sink]
@@ -286,9 +287,9 @@ def _check_gangs(bench: _Bench) -> None:
 
 
 def _check_hide(bench: _Bench) -> None:
-    hide: Callable[[Sequence[Committable]], None] | None = getattr(bench.sink, "hide", None)
-    if hide is None:
+    if not isinstance(bench.sink, Hides):
         return
+    hide = bench.sink.hide
     kept, shown, waiting = bench.staged(1), bench.staged(2), bench.staged(3)
     bench.sink.commit(1, [kept])
     bench.sink.commit(2, [shown])
@@ -303,9 +304,9 @@ def _check_hide(bench: _Bench) -> None:
 
 
 def _check_hide_unnamed(bench: _Bench) -> None:
-    hide: Callable[[int, int, Sequence[Committable]], None] | None = getattr(bench.sink, "hide_unnamed", None)
-    if hide is None:
+    if not isinstance(bench.sink, HidesUnnamed):
         return
+    hide = bench.sink.hide_unnamed
     kept, waiting, shown = bench.staged(1), bench.staged(2), bench.staged(3)
     bench.staged(4)
     bench.sink.commit(1, [kept])

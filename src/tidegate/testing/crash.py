@@ -38,7 +38,11 @@ class Watched(Protocol):
     def status(self) -> str:
         """The job's status."""
 
-    def metrics(self) -> dict[str, Any]:
+    @property
+    def error(self) -> Exception | None:
+        """Why it failed, if it did."""
+
+    def metrics(self) -> Mapping[str, Any]:
         """The job's metrics."""
 
 
@@ -73,7 +77,7 @@ def wait_for_status(job: Watched, *statuses: str, timeout_s: float = WAIT_S) -> 
     def look() -> str | None:
         status = job.status
         if status not in statuses and status in ENDED:
-            raise AssertionError(f"the job is {status}, expected {' or '.join(statuses)}: {getattr(job, 'error', None)}")
+            raise AssertionError(f"the job is {status}, expected {' or '.join(statuses)}: {job.error}")
         return status if status in statuses else None
 
     return wait_until(f"status {' or '.join(statuses)}", look, timeout_s)
@@ -84,10 +88,10 @@ def wait_for_checkpoints(job: Watched, count: int = 1, timeout_s: float = WAIT_S
     return wait_until(f"{count} checkpoints", lambda: _at_least(job, "checkpoints_committed", count), timeout_s)
 
 
-def wait_for_nodes(job: Watched, *, after_gang: int = -1, timeout_s: float = WAIT_S) -> dict[str, Any] | None:
+def wait_for_nodes(job: Watched, *, after_gang: int = -1, timeout_s: float = WAIT_S) -> Mapping[str, Any] | None:
     """Wait until all nodes of a gang newer than ``after_gang`` run; gives the metrics, or ``None`` if the job ended first."""
 
-    def look() -> tuple[dict[str, Any] | None] | None:
+    def look() -> tuple[Mapping[str, Any] | None] | None:
         if job.status in ENDED:
             return (None,)
         metrics = job.metrics()

@@ -149,6 +149,8 @@ class FaultyStore:
                 self._delay(_LateWrite(0, "put", path, data))
             case Fault.FLIPPED_BIT:
                 data = self._flipped(data, path)
+            case _:
+                pass  # the others come before or after the write
         self._store.put(path, data)
         self._after_write(fault, path)
 
@@ -160,6 +162,8 @@ class FaultyStore:
                 self._delay(_LateWrite(0, "create", path, data))
             case Fault.FLIPPED_BIT:
                 data = self._flipped(data, path)
+            case _:
+                pass  # the others come before or after the write
         created = self._store.create(path, data)
         self._after_write(fault if created or fault is Fault.LOST_ANSWER else None, path)
         return created

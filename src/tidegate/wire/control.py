@@ -354,6 +354,11 @@ class ControlClient:
         if not self._outbox.put(message):
             self._lose(ChannelFull(f"the coordinator does not take its messages address={self._address}"))
 
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has been heard."""
+        return self._silence.lasted_ms(1000 * time.monotonic()) / 1000
+
     def beat(self) -> None:
         """Say now what this node does, ahead of something that may hold the interpreter. Blocks for a moment."""
         self._outbox.beat(BEAT_WAIT_S)

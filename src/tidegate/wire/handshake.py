@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError
-from tidegate.ids import U32_LIMIT, U64_LIMIT
+from tidegate.ids import U32_LIMIT, U64_LIMIT, GangNumber
 from tidegate.wire.frames import Bytes
 from tidegate.wire.seal import NONCE_BYTES, Session, check_nonce, is_signed, sign
 from tidegate.wire.seal import TAG_BYTES as MAC_BYTES
@@ -40,7 +40,7 @@ class Answer(IntEnum):
 class Claim:
     """Who the connector says it is."""
 
-    gang: int
+    gang: GangNumber
     channel: ChannelId
 
 
@@ -49,7 +49,7 @@ class Verdict:
     """What the acceptor decided, and the gang it belongs to."""
 
     answer: Answer
-    gang: int
+    gang: GangNumber
 
 
 def pack_challenge(nonce: bytes) -> bytes:

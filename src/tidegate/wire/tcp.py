@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import assert_never
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from tidegate.errors import (
     ThreadDied,
     TidegateError,
 )
+from tidegate.ids import GangNumber
 from tidegate.supervise import supervised
 from tidegate.wire.arrow import Message, check_schema
 from tidegate.wire.channel import InboundChannel, TcpOutbound
@@ -118,7 +120,7 @@ class TcpTransport:
         events: Events,
         *,
         secret: bytes,
-        gang: int,
+        gang: GangNumber,
         bind: str = "127.0.0.1",
         advertise: str | None = None,
         tls: TlsContexts | None = None,
@@ -261,6 +263,8 @@ class TcpTransport:
                 raise FencedError(f"a newer gang runs at the peer gang={self._gang} newer={verdict.gang}")
             case Answer.WRONG_GANG:
                 raise RetryableError(f"an older gang runs at the peer gang={self._gang} older={verdict.gang}")
+            case _:
+                assert_never(verdict.answer)
 
     # -- accepting --------------------------------------------------------------------------
 

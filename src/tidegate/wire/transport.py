@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidegate.core.barrier.messages import End, Event
 from tidegate.errors import InvalidUseError, NodeUnreachable, RetryableError, ThreadDied
+from tidegate.ids import NodeId
 from tidegate.wire.arrow import Message, check_schema
 
 MAX_HANDED = 2
@@ -26,8 +27,8 @@ class ChannelId:
     """One channel of a job: an edge of the plan, from one subtask to another."""
 
     edge: int
-    sender: int
-    receiver: int
+    sender: NodeId
+    receiver: NodeId
 
     def __str__(self) -> str:
         return f"{self.edge}:{self.sender}>{self.receiver}"

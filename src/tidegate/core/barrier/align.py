@@ -22,7 +22,11 @@ that may reach a node ahead of the news that the checkpoint has started."""
 
 @dataclass(frozen=True, slots=True)
 class UnalignedCheckpointConfig:
-    """When a checkpoint stops to wait for its barriers, and how much data it may record per channel."""
+    """When a checkpoint stops to wait for its barriers, and how much data it may record per channel.
+
+    The names are of the protocol's own description: ``alignment_timeout_threshold_ms`` is the alignment timeout, and
+    ``max_inflight_buffer_bytes`` what users call ``max_inflight_bytes``.
+    """
 
     enabled: bool = True
     alignment_timeout_threshold_ms: int = 30_000

@@ -21,7 +21,7 @@ from tidegate.errors import (
     InvalidUseError,
     ProtocolError,
 )
-from tidegate.ids import EPOCH_LIMIT, U64_LIMIT
+from tidegate.ids import EPOCH_LIMIT, NO_EPOCH, U64_LIMIT, Epoch
 
 PENDING_MAX = 1_024
 """Commands that may wait for one poll. A few threads at once may go over it by one each."""
@@ -50,7 +50,7 @@ class PackedBarrierCmd(int):
         return super().__new__(cls, raw)
 
     @classmethod
-    def new(cls, checkpoint_id: int, epoch: int, unaligned: bool = False) -> PackedBarrierCmd:
+    def new(cls, checkpoint_id: int, epoch: Epoch, unaligned: bool = False) -> PackedBarrierCmd:
         """Pack a command. An id of 0 and an epoch of 2^48 or more are refused, never truncated."""
         check_barrier_numbers(checkpoint_id, epoch)
         flag = _UNALIGNED_BIT if unaligned else 0
@@ -62,9 +62,9 @@ class PackedBarrierCmd(int):
         return int(self) >> _ID_SHIFT
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Epoch:
         """The 48 bits of the epoch."""
-        return (int(self) >> _EPOCH_SHIFT) & (EPOCH_LIMIT - 1)
+        return Epoch((int(self) >> _EPOCH_SHIFT) & (EPOCH_LIMIT - 1))
 
     @property
     def is_unaligned(self) -> bool:
@@ -90,7 +90,7 @@ class InjectBarrierCommand:
     """The coordinator asks a source for a barrier."""
 
     checkpoint_id: int
-    epoch: int
+    epoch: Epoch
     is_unaligned: bool = False
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ class CheckpointBarrierInjector:
         *,
         allocate: Callable[[], int] | None = None,
         now_ms: int = 0,
-        epoch: int = 0,
+        epoch: Epoch = NO_EPOCH,
         dead_through: int = 0,
     ) -> None:
         self.config = config if config is not None else BarrierInjectorConfig()
@@ -294,7 +294,7 @@ class CheckpointBarrierInjector:
         checkpoint_id = self._allocate()
         if checkpoint_id <= self._mailbox.highest:
             raise _stale(checkpoint_id, self._mailbox.highest)
-        return CheckpointBarrier(checkpoint_id, self.current_epoch + 1)
+        return CheckpointBarrier(checkpoint_id, Epoch(self.current_epoch + 1))
 
     def _report(self, report: InjectionReport) -> None:
         if len(self._reports) >= REPORTS_MAX:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.ids import EPOCH_LIMIT, U64_LIMIT
+from tidegate.ids import EPOCH_LIMIT, U64_LIMIT, Epoch
 
 if TYPE_CHECKING:
     from tidegate.core.control.signals import ControlSignal
@@ -33,7 +33,7 @@ class CheckpointBarrier:
     """The marker of a checkpoint's cut: id, epoch and flags (bit 0: unaligned), 24 bytes little endian."""
 
     checkpoint_id: int
-    epoch: int
+    epoch: Epoch
     flags: int = 0
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class CheckpointBarrier:
             raise InvalidUseError(f"barrier flags are 64 bits flags={self.flags}")
 
     @classmethod
-    def new_unaligned(cls, checkpoint_id: int, epoch: int) -> CheckpointBarrier:
+    def new_unaligned(cls, checkpoint_id: int, epoch: Epoch) -> CheckpointBarrier:
         """A barrier that overtakes data."""
         return cls(checkpoint_id, epoch, UNALIGNED_FLAG)
 
@@ -75,7 +75,7 @@ class CheckpointBarrier:
             raise CorruptDataError(f"a barrier that no injector makes: {error}") from error
 
 
-def check_barrier_numbers(checkpoint_id: int, epoch: int) -> None:
+def check_barrier_numbers(checkpoint_id: int, epoch: Epoch) -> None:
     """Refuse an id or epoch that no barrier may carry. Nothing is ever truncated."""
     if not 0 < checkpoint_id < U64_LIMIT:
         raise InvalidUseError(f"a checkpoint id is a positive 64-bit number checkpoint_id={checkpoint_id}")

@@ -26,6 +26,7 @@ from tidegate.core.barrier.output import OutputQueue
 from tidegate.core.barrier.pending import PendingSnapshot
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer, UnalignedCheckpointMetrics
 from tidegate.errors import InvalidUseError, ProtocolError
+from tidegate.ids import NO_EPOCH, Epoch
 
 T = TypeVar("T")
 
@@ -157,7 +158,7 @@ class Subtask(Generic[T]):
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def started(self, checkpoint_id: int, *, epoch: int = 0, aligned: bool = False) -> list[Effect]:
+    def started(self, checkpoint_id: int, *, epoch: Epoch = NO_EPOCH, aligned: bool = False) -> list[Effect]:
         """A checkpoint was triggered. It comes ahead of the id's command, deadline and abort."""
         if checkpoint_id <= max(self._dead, self._wanted()):
             return []

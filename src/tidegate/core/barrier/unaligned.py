@@ -51,6 +51,7 @@ from tidegate.core.barrier.messages import (
 from tidegate.core.barrier.record import ChannelRecording, FanInRecord
 from tidegate.core.barrier.watermark import MergedWatermark
 from tidegate.errors import CheckpointAbortedError, InvalidUseError, ProtocolError
+from tidegate.ids import NO_EPOCH, Epoch
 
 if TYPE_CHECKING:
     from tidegate.core.control.signals import ControlSignal
@@ -167,7 +168,7 @@ class UnalignedCheckpointer(Generic[T]):
             return [Process(channel.input_id, message.payload, message.size_bytes)]
         return self._turn(channel, message)
 
-    def started(self, checkpoint_id: int, *, epoch: int = 0, aligned: bool = False) -> list[Effect]:
+    def started(self, checkpoint_id: int, *, epoch: Epoch = NO_EPOCH, aligned: bool = False) -> list[Effect]:
         """A checkpoint was triggered somewhere. ``aligned``: it must never overtake data (a savepoint)."""
         if checkpoint_id <= self._aligner.dead:
             return []

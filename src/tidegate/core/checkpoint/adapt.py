@@ -1,8 +1,8 @@
 """How long barriers wait for each other before they overtake data, learned from the checkpoints so far.
 
-Waiting is free of bytes and costs time; overtaking is quick and stores what was in flight. The threshold goes
+Waiting is free of bytes and costs time; overtaking is quick and stores what was in flight. The timeout goes
 up when overtaking is frequent and costs more than waiting as long again would have. It goes down when aligned
-checkpoints regularly take most of the threshold, unless overtaking has proved dearer than that. Whatever it
+checkpoints regularly take most of the timeout, unless overtaking has proved dearer than that. Whatever it
 learns, it stays within its bounds. Time comes in as an argument.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tidegate.errors import InvalidUseError, ThresholdTooLow
 
 SHARE_FREQUENT = 0.5
-NEAR_THRESHOLD = 0.8
+NEAR_TIMEOUT = 0.8
 NEW_WEIGHT = 0.3
 RAISE = 1.5
 LOWER = 0.8
@@ -27,15 +27,15 @@ class Observed:
 
     unaligned: bool
     took_ms: int
-    threshold_ms: int
+    alignment_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class AlignmentThreshold:
-    """The threshold in force and what it was learned from. Averages are ``None`` before the first of their kind.
+class AlignmentTimeout:
+    """The timeout in force and what it was learned from. Averages are ``None`` before the first of their kind.
 
     ``aligned_ms`` is what aligned checkpoints take, ``overtaking_ms`` what unaligned ones take beyond the
-    threshold: recording and writing.
+    timeout: recording and writing.
     """
 
     ms: int
@@ -48,20 +48,21 @@ class AlignmentThreshold:
     def __post_init__(self) -> None:
         if not 1 <= self.least_ms <= self.ms <= self.most_ms:
             raise InvalidUseError(
-                f"an adaptive threshold lies within its bounds least_ms={self.least_ms} ms={self.ms} most_ms={self.most_ms}"
+                "an adaptive alignment timeout lies within its bounds"
+                f" least_ms={self.least_ms} ms={self.ms} most_ms={self.most_ms}"
             )
 
     @classmethod
-    def around(cls, ms: int, timeout_ms: int) -> AlignmentThreshold:
+    def around(cls, ms: int, timeout_ms: int) -> AlignmentTimeout:
         """Start at the user's setting; bounds are a factor away from it, and the half of a checkpoint's timeout."""
         most_ms = max(ms, min(ms * BOUND_FACTOR, timeout_ms // 2))
         return cls(ms, max(1, ms // BOUND_FACTOR), most_ms)
 
-    def learned(self, observed: Observed) -> AlignmentThreshold:
-        """The threshold for the next checkpoint."""
+    def learned(self, observed: Observed) -> AlignmentTimeout:
+        """The timeout for the next checkpoint."""
         share = _average(self.share_unaligned, float(observed.unaligned))
         if observed.unaligned:
-            beyond_ms = max(0, observed.took_ms - observed.threshold_ms)
+            beyond_ms = max(0, observed.took_ms - observed.alignment_timeout_ms)
             new = replace(self, share_unaligned=share, overtaking_ms=_average(self.overtaking_ms, beyond_ms))
             return new._moved(RAISE) if new._overtakes_too_often else new
         new = replace(self, share_unaligned=share, aligned_ms=_average(self.aligned_ms, observed.took_ms))
@@ -74,11 +75,11 @@ class AlignmentThreshold:
 
     @property
     def _waits_too_long(self) -> bool:
-        if self.aligned_ms is None or self.aligned_ms < NEAR_THRESHOLD * self.ms:
+        if self.aligned_ms is None or self.aligned_ms < NEAR_TIMEOUT * self.ms:
             return False
         return self.overtaking_ms is None or self.overtaking_ms < self.aligned_ms
 
-    def _moved(self, factor: float) -> AlignmentThreshold:
+    def _moved(self, factor: float) -> AlignmentTimeout:
         return replace(self, ms=min(self.most_ms, max(self.least_ms, round(self.ms * factor))))
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import TypeAlias
 
-from tidegate.core.checkpoint.adapt import AlignmentThreshold, Observed
+from tidegate.core.checkpoint.adapt import AlignmentTimeout, Observed
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, NodeStats, ObjectEntry
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck
@@ -25,6 +25,7 @@ from tidegate.errors import (
     NodeTimeout,
     UnexpectedPhase,
 )
+from tidegate.ids import Epoch, GangNumber, NodeId, Term
 
 
 class CheckpointPhase(Enum):
@@ -66,28 +67,28 @@ Overdue: TypeAlias = Promote | Expired | None
 class CheckpointAttempt:
     """The live attempt. Participants are frozen at its start. ``progress_ms``: when a node last moved on.
 
-    ``threshold_ms`` is a learned threshold, which counts instead of the configured one. ``compacts``: every run is written again.
+    ``learned_alignment_timeout_ms`` counts instead of the configured one. ``compacts``: every run is written again.
     """
 
     checkpoint_id: int
-    epoch: int
+    epoch: Epoch
     parent: CheckpointManifest | None
-    gang: int
-    term: int
-    nodes: frozenset[int]
-    sources: frozenset[int]
+    gang: GangNumber
+    term: Term
+    nodes: frozenset[NodeId]
+    sources: frozenset[NodeId]
     started_ms: int
     wall_ms: int = 0
     savepoint: str | None = None
     final: bool = False
-    threshold_ms: int | None = None
+    learned_alignment_timeout_ms: int | None = None
     compacts: bool = False
     requests: list[str] = field(default_factory=list)
     phase: CheckpointPhase = CheckpointPhase.INJECTING_BARRIERS
     progress_ms: int = 0
     promoted: bool = False
     injected: set[int] = field(default_factory=set)
-    acks: dict[int, PrepareAck] = field(default_factory=dict)
+    acks: dict[NodeId, PrepareAck] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.progress_ms = self.started_ms
@@ -100,7 +101,7 @@ class CheckpointAttempt:
         return self.phase in (CheckpointPhase.INJECTING_BARRIERS, CheckpointPhase.WAITING_FOR_PREPARE)
 
     @property
-    def missing(self) -> frozenset[int]:
+    def missing(self) -> frozenset[NodeId]:
         """The nodes that have not reported."""
         return self.nodes - self.acks.keys()
 
@@ -112,7 +113,7 @@ class CheckpointAttempt:
             )
         self.phase = phase
 
-    def injection_acked(self, node: int, now_ms: int) -> None:
+    def injection_acked(self, node: NodeId, now_ms: int) -> None:
         """This node has taken the barrier command. Idempotent."""
         self.injected.add(node)
         if self.phase is CheckpointPhase.INJECTING_BARRIERS and self.sources <= self.injected:
@@ -141,7 +142,7 @@ class CheckpointAttempt:
         else:
             times.append(self.progress_ms + config.node_snapshot_timeout_ms)
         if self._promotable(config):
-            times.append(self.started_ms + self._threshold_ms(config))
+            times.append(self.started_ms + self._alignment_timeout_ms(config))
         return min(times)
 
     def overdue(self, config: DistributedCheckpointConfig, now_ms: int) -> Overdue:
@@ -156,23 +157,25 @@ class CheckpointAttempt:
                 return Expired(self._late(BarrierInjectionFailed, "sources did not take the barrier", age_ms))
         elif now_ms - self.progress_ms >= config.node_snapshot_timeout_ms:
             return Expired(self._late(NodeTimeout, "nodes did not report in time", age_ms))
-        if self._promotable(config) and age_ms >= self._threshold_ms(config):
+        if self._promotable(config) and age_ms >= self._alignment_timeout_ms(config):
             return Promote()
         return None
 
     def alignment_timeout_ms(self, config: DistributedCheckpointConfig) -> int | None:
         """After how long barriers may overtake; ``None``: never."""
         aligned = self.final or self.savepoint is not None or not config.enable_unaligned_fallback
-        return None if aligned else self._threshold_ms(config)
+        return None if aligned else self._alignment_timeout_ms(config)
 
-    def learned(self, threshold: AlignmentThreshold | None, unaligned: bool) -> AlignmentThreshold | None:
-        """The threshold after this attempt's commit. What may not overtake teaches nothing."""
-        if threshold is None or self.threshold_ms is None or self.final or self.savepoint is not None:
-            return threshold
-        return threshold.learned(Observed(unaligned, self.progress_ms - self.started_ms, self.threshold_ms))
+    def learned(self, timeout: AlignmentTimeout | None, unaligned: bool) -> AlignmentTimeout | None:
+        """The alignment timeout after this attempt's commit. What may not overtake teaches nothing."""
+        used_ms = self.learned_alignment_timeout_ms
+        if timeout is None or used_ms is None or self.final or self.savepoint is not None:
+            return timeout
+        return timeout.learned(Observed(unaligned, self.progress_ms - self.started_ms, used_ms))
 
-    def _threshold_ms(self, config: DistributedCheckpointConfig) -> int:
-        return config.unaligned_threshold_ms if self.threshold_ms is None else self.threshold_ms
+    def _alignment_timeout_ms(self, config: DistributedCheckpointConfig) -> int:
+        learned_ms = self.learned_alignment_timeout_ms
+        return config.unaligned_threshold_ms if learned_ms is None else learned_ms
 
     def _promotable(self, config: DistributedCheckpointConfig) -> bool:
         return not self.promoted and bool(self.alignment_timeout_ms(config))
@@ -180,7 +183,7 @@ class CheckpointAttempt:
     def _late(self, kind: type[CheckpointAbortedError], what: str, age_ms: int) -> CheckpointAbortedError:
         injecting = self.phase is CheckpointPhase.INJECTING_BARRIERS
         nodes = sorted(self.sources - self.injected if injecting else self.missing)
-        missing = dict.fromkeys(nodes, "did not take the barrier" if injecting else "did not report")
+        missing: dict[int, str] = dict.fromkeys(nodes, "did not take the barrier" if injecting else "did not report")
         return kind(f"{what} nodes={nodes} age_ms={age_ms}", checkpoint_id=self.checkpoint_id, failed_nodes=missing)
 
 
@@ -189,7 +192,7 @@ def assemble(
     shape: PlanShape,
     committables: Iterable[CommittableEntry],
     *,
-    oldest: int,
+    oldest: Epoch,
     leader: str,
     wall_ms: int,
 ) -> CheckpointManifest:

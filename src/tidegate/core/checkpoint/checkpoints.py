@@ -33,7 +33,7 @@ from tidegate.errors import (
     NodeRejected,
     ProtocolError,
 )
-from tidegate.ids import CheckpointId
+from tidegate.ids import CheckpointId, Epoch, NodeId
 
 ABORTS_PER_COLLECTION = 8
 CheckpointEvent: TypeAlias = (
@@ -42,7 +42,7 @@ CheckpointEvent: TypeAlias = (
 
 
 class Checkpoints:
-    """The attempt under way, and all that outlives it until the next: schedule, requests, staged committables, threshold."""
+    """The attempt under way, and all that outlives it until the next: schedule, requests, staged committables, alignment timeout."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Checkpoints:
     ) -> None:
         self.shape = shape
         self.attempt: CheckpointAttempt | None = None
-        self.threshold = config.adaptive_threshold
+        self.alignment_timeout = config.adaptive_alignment_timeout
         self.requests = RequestQueue()
         self.notices = CommitNotices()
         self._config = config
@@ -93,7 +93,7 @@ class Checkpoints:
         savepoint, served = self.requests.serve(final=final)
         self.attempt = CheckpointAttempt(
             checkpoint_id=self.next_id,
-            epoch=log.next_slot,
+            epoch=Epoch(log.next_slot),
             parent=log.head,
             gang=log.gang,
             term=self._leadership.own_term,
@@ -103,7 +103,7 @@ class Checkpoints:
             wall_ms=wall_ms,
             savepoint=savepoint,
             final=final,
-            threshold_ms=None if self.threshold is None else self.threshold.ms,
+            learned_alignment_timeout_ms=None if self.alignment_timeout is None else self.alignment_timeout.ms,
             compacts=is_outgrown(log.head, self._config.max_checkpoint_bytes),
             requests=served,
         )
@@ -151,7 +151,7 @@ class Checkpoints:
             case _:
                 assert_never(event)
 
-    def _live(self, node: int, gang: int, term: int, checkpoint_id: int) -> CheckpointAttempt | None:
+    def _live(self, node: NodeId, gang: int, term: int, checkpoint_id: int) -> CheckpointAttempt | None:
         """The attempt that this message counts for; ``None``, and counted, when it is late or foreign."""
         attempt, leadership = self.attempt, self._leadership
         if term == leadership.term and gang == leadership.log.gang and checkpoint_id >= self.next_id:
@@ -204,7 +204,7 @@ class Checkpoints:
         return []
 
     def _failed(
-        self, attempt: CheckpointAttempt, kind: type[CheckpointAbortedError], node: int, reason: str, now_ms: int
+        self, attempt: CheckpointAttempt, kind: type[CheckpointAbortedError], node: NodeId, reason: str, now_ms: int
     ) -> list[orders.Effect]:
         """One node is the reason, which is a predicate of it."""
         error = kind(f"node {node} {reason}", checkpoint_id=attempt.checkpoint_id, failed_nodes={node: reason})
@@ -246,10 +246,10 @@ class Checkpoints:
         self.attempt = None
         self._leftovers.clear()
         self._schedule = self._schedule.completed(now_ms)
-        self.threshold = attempt.learned(self.threshold, manifest.is_unaligned)
+        self.alignment_timeout = attempt.learned(self.alignment_timeout, manifest.is_unaligned)
         duration_ms, requests = now_ms - attempt.started_ms, tuple(attempt.requests)
         self._metrics.completed(manifest, duration_ms, compacted=attempt.compacts)
-        nodes = attempt.nodes if self._gang.is_alive else frozenset()
+        nodes: frozenset[NodeId] = attempt.nodes if self._gang.is_alive else frozenset()
         told = self.notices.send(attempt.checkpoint_id, attempt.epoch, nodes, self._leadership.stamp(), now_ms)
         done = orders.CheckpointCompleted(manifest.checkpoint_id, manifest.epoch, duration_ms, manifest, requests)
         return [orders.WriteLatestHint(manifest.epoch), *told, done, *self._collect()]
@@ -277,22 +277,22 @@ class Checkpoints:
         self._schedule = Schedule.begin(self._config.schedule, now_ms)
         self._leftovers.clear()
 
-    def members_left(self, left: frozenset[int], now_ms: int) -> list[orders.Effect]:
+    def members_left(self, left: frozenset[NodeId], now_ms: int) -> list[orders.Effect]:
         """Nodes have gone while the gang runs on: an attempt with one of them is over."""
         attempt = self.attempt
         if attempt is None or not attempt.can_abort or not left & attempt.nodes:
             return []
-        gone = dict.fromkeys(sorted(left & attempt.nodes), "left the gang")
+        gone: dict[int, str] = dict.fromkeys(sorted(left & attempt.nodes), "left the gang")
         error = NodeFailed(f"nodes left nodes={sorted(left)}", checkpoint_id=attempt.checkpoint_id, failed_nodes=gone)
         return self._abort(attempt, error, now_ms)
 
-    def gang_ending(self, reason: str, now_ms: int, node: int | None = None) -> list[orders.Effect]:
+    def gang_ending(self, reason: str, now_ms: int, node: NodeId | None = None) -> list[orders.Effect]:
         """The gang is gone or about to be stopped: that is no failure of the checkpoint."""
         self.notices.drop()
         attempt = self.attempt
         if attempt is None or not attempt.can_abort:
             return []
-        failed_nodes = {} if node is None else {node: reason}
+        failed_nodes: dict[int, str] = {} if node is None else {node: reason}
         error = NodeFailed(reason, checkpoint_id=attempt.checkpoint_id, failed_nodes=failed_nodes)
         return self._abort(attempt, error, now_ms, failure=False)
 

@@ -16,11 +16,12 @@ from tidegate.core.checkpoint.orders import (
     Stamp,
 )
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.ids import NodeId
 
 
 def start(attempt: CheckpointAttempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[Effect]:
     """Tell every node that it begins, BEFORE any of them is told to inject or to report its last state."""
-    threshold_ms = attempt.alignment_timeout_ms(config)
+    alignment_timeout_ms = attempt.alignment_timeout_ms(config)
     started = CheckpointStarted(
         term=attempt.term,
         checkpoint_id=attempt.checkpoint_id,
@@ -28,15 +29,15 @@ def start(attempt: CheckpointAttempt, stamp: Stamp, config: DistributedCheckpoin
         parent=None if attempt.parent is None else attempt.parent.epoch,
         age_ms=0,
         timeout_ms=config.checkpoint_timeout_ms,
-        alignment_timeout_ms=threshold_ms,
-        aligned=threshold_ms is None,
+        alignment_timeout_ms=alignment_timeout_ms,
+        aligned=alignment_timeout_ms is None,
         compacts=attempt.compacts,
     )
     nodes, numbers = sorted(attempt.nodes), (attempt.checkpoint_id, attempt.epoch)
     begin: list[Effect] = [SendStarted(node, stamp, started) for node in nodes]
     if attempt.final:
         return [*begin, *(SendFinalize(node, stamp, *numbers) for node in nodes)]
-    unaligned = threshold_ms == 0
+    unaligned = alignment_timeout_ms == 0
     return [*begin, *(SendInject(node, stamp, *numbers, unaligned) for node in sorted(attempt.sources))]
 
 
@@ -48,6 +49,6 @@ def promote(attempt: CheckpointAttempt, stamp: Stamp) -> list[Effect]:
     return [SendPromote(node, stamp, attempt.checkpoint_id) for node in sorted(attempt.missing)]
 
 
-def abort(nodes: Iterable[int], stamp: Stamp, checkpoint_id: int, reason: str) -> list[Effect]:
+def abort(nodes: Iterable[NodeId], stamp: Stamp, checkpoint_id: int, reason: str) -> list[Effect]:
     """This id and all below it are dead."""
     return [SendAbort(node, stamp, checkpoint_id, reason) for node in sorted(nodes)]

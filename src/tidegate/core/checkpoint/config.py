@@ -51,7 +51,7 @@ class CheckpointConfig:
     """How to checkpoint. Off unless ``interval`` is given. Durations: ``"10s"``, milliseconds, a timedelta.
 
     After ``alignment_timeout`` barriers overtake the data that holds them up: a slow function delays a commit by
-    about that and not by its backlog. With ``adaptive_alignment`` it is where learning begins: the threshold
+    about that and not by its backlog. With ``adaptive_alignment`` it is where learning begins: it
     follows what checkpoints took, within a factor of ten. ``tolerable_failures`` is how many checkpoints in a row
     may fail before the job does (default: any). ``storage_timeout`` is how long a job waits for a store or a sink
     that it has run on and that can't be written now, because it is full, read-only, refuses us or does not answer.

@@ -25,9 +25,10 @@ from tidegate.core.checkpoint.progress import Standing, Step, next_step
 from tidegate.core.checkpoint.publish import PublishQueue, SinkAnswer
 from tidegate.core.checkpoint.requests import refused
 from tidegate.core.log.append import Landed, NotAsked, StillOpen
+from tidegate.core.log.entries import Role
 from tidegate.core.log.view import Base, Commit, LogEntry, LogView, Restore, Takeover
 from tidegate.errors import CorruptDataError, TidegateError, UnexpectedPhase
-from tidegate.ids import CheckpointId
+from tidegate.ids import CheckpointId, Epoch, NodeId, Term
 
 __all__ = ["CoordinatorMetrics", "DistributedCheckpointConfig", "DistributedCheckpointCoordinator", "Mode"]
 
@@ -35,11 +36,15 @@ __all__ = ["CoordinatorMetrics", "DistributedCheckpointConfig", "DistributedChec
 class DistributedCheckpointCoordinator:
     """One leader's reign: made for one election. The next needs a new object with a new ``leader`` name."""
 
-    def __init__(self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0) -> None:
-        self.shape, self.config, self.leader = shape, config, leader
+    def __init__(
+        self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0,
+        role: Role = "driver",
+    ) -> None:  # fmt: skip
+        self.shape, self.config = shape, config
+        self.leader, self.host, self.pid, self.role = leader, host, pid, role
         self.mode = Mode.READING
         self.metrics = CoordinatorMetrics()
-        self.leadership = Leadership(config, leader, host, pid)
+        self.leadership = Leadership(config, leader, host, pid, role)
         self.gang = Gang()
         self.publishing = PublishQueue.of(config)
         self.checkpoints = Checkpoints(shape, config, self.leadership, self.gang, self.publishing, self.metrics)
@@ -53,7 +58,7 @@ class DistributedCheckpointCoordinator:
         return self.leadership.log
 
     @property
-    def term(self) -> int | None:
+    def term(self) -> Term | None:
         """The slot of this leader's takeover; ``None`` before it has landed."""
         return self.leadership.term
 
@@ -218,7 +223,7 @@ class DistributedCheckpointCoordinator:
         else:
             self._write_restore(event.epoch, now_ms)
 
-    def _write_restore(self, parent: int | None, now_ms: int) -> None:
+    def _write_restore(self, parent: Epoch | None, now_ms: int) -> None:
         self._move(Mode.RESTORING)
         self._out.give(self.leadership.restore(parent, self.gang.why, now_ms))
 
@@ -275,7 +280,7 @@ class DistributedCheckpointCoordinator:
         elif self.mode in (Mode.STARTING, Mode.RUNNING):
             self._gang_ending("stop requested", Mode.ENDING, now_ms)
 
-    def _gang_ending(self, reason: str, mode: Mode, now_ms: int, node: int | None = None) -> None:
+    def _gang_ending(self, reason: str, mode: Mode, now_ms: int, node: NodeId | None = None) -> None:
         self.gang.why = reason
         self._out.give_all(self.checkpoints.gang_ending(reason, now_ms, node))
         self._move(mode)

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from tidegate.core.checkpoint.prepare import PrepareAck
 from tidegate.core.log.view import LogRecord, LogView, Takeover
+from tidegate.ids import Epoch, GangNumber, NodeId, Slot, Term
 
 # -- events: the log -----------------------------------------------------------------------------------------
 
@@ -51,7 +52,7 @@ PutAnswer: TypeAlias = Written | Conflict | Unknown
 class PutAnswered:
     """The answer to a ``PutEntry``."""
 
-    slot: int
+    slot: Slot
     write_id: str
     answer: PutAnswer
 
@@ -75,7 +76,7 @@ LogAnswer: TypeAlias = Last | Followed | Unknown
 class LogChecked:
     """The answer to a ``CheckLog``. ``Followed`` may also be told unasked, by whoever finds it out."""
 
-    slot: int
+    slot: Slot
     answer: LogAnswer
 
 
@@ -104,7 +105,7 @@ class RestoreRequested:
     ``sinks_ahead``: sinks show rows of checkpoints that the log does not have.
     """
 
-    epoch: int | None
+    epoch: Epoch | None
     sinks_ahead: bool = False
 
 
@@ -125,9 +126,9 @@ class Tick:
 class GangRunning:
     """All nodes of a gang are up. Again for the same gang: its members have changed."""
 
-    gang: int
-    nodes: frozenset[int]
-    source_nodes: frozenset[int]
+    gang: GangNumber
+    nodes: frozenset[NodeId]
+    source_nodes: frozenset[NodeId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +136,18 @@ class GangLost:
     """A node was lost, the gang failed to start, or it has stopped: no process of it does anything for us any
     more. ``node`` went first, where that is known."""
 
-    gang: int
+    gang: GangNumber
     reason: str
-    node: int | None = None
+    node: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InjectionAcked:
     """A node has taken the barrier command, for so many sources."""
 
-    node: int
-    gang: int
-    term: int
+    node: NodeId
+    gang: GangNumber
+    term: Term
     checkpoint_id: int
     source_count: int
 
@@ -162,8 +163,8 @@ class NodePrepared:
 class NodeDeclined:
     """A node cannot take part in this checkpoint."""
 
-    node: int
-    gang: int
+    node: NodeId
+    gang: GangNumber
     checkpoint_id: int
     reason: str
 
@@ -172,9 +173,9 @@ class NodeDeclined:
 class CommitAcked:
     """A node knows that this checkpoint is committed."""
 
-    node: int
-    gang: int
-    term: int
+    node: NodeId
+    gang: GangNumber
+    term: Term
     checkpoint_id: int
 
 
@@ -182,8 +183,8 @@ class CommitAcked:
 class NodeDrained:
     """Every sink of this node has seen the end of its input."""
 
-    node: int
-    gang: int
+    node: NodeId
+    gang: GangNumber
 
 
 # -- events: sinks -------------------------------------------------------------------------------------------
@@ -193,14 +194,14 @@ class NodeDrained:
 class Published:
     """All committables of this ``Publish`` are visible."""
 
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
     """They are not, or not all."""
 
-    epoch: int
+    epoch: Epoch
     reason: str
 
 
@@ -208,14 +209,14 @@ class PublishFailed:
 class Hidden:
     """All committables of this ``Hide`` are out of sight."""
 
-    gang: int
+    gang: GangNumber
 
 
 @dataclass(frozen=True, slots=True)
 class HideFailed:
     """They are not, or not all."""
 
-    gang: int
+    gang: GangNumber
     reason: str
 
 

@@ -9,6 +9,7 @@ from tidegate.core.checkpoint.events import GangRunning, NodeDrained
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.checkpoint.orders import StartGang, StopGang
 from tidegate.errors import ProtocolError
+from tidegate.ids import GangNumber, NodeId
 
 
 class Gang:
@@ -17,19 +18,19 @@ class Gang:
     __slots__ = ("_drained", "_stop_sent", "has_started_one", "is_alive", "nodes", "sources", "why")
 
     def __init__(self) -> None:
-        self.nodes: frozenset[int] = frozenset()
-        self.sources: frozenset[int] = frozenset()
+        self.nodes: frozenset[NodeId] = frozenset()
+        self.sources: frozenset[NodeId] = frozenset()
         self.is_alive = self.has_started_one = False
         self.why = "leader elected"
         self._stop_sent = False
-        self._drained: set[int] = set()
+        self._drained: set[NodeId] = set()
 
     @property
     def is_drained(self) -> bool:
         """Every sink of every node has seen the end of its input."""
         return self.nodes <= self._drained
 
-    def start(self, number: int, head: CheckpointManifest | None) -> StartGang:
+    def start(self, number: GangNumber, head: CheckpointManifest | None) -> StartGang:
         """Start a new one from this manifest."""
         self.adopt()
         return StartGang(number, head)
@@ -49,7 +50,7 @@ class Gang:
         if not event.nodes or not event.source_nodes <= event.nodes:
             raise ProtocolError(f"a gang has nodes, and its sources are on them gang={event.gang}")
 
-    def joined(self, event: GangRunning) -> frozenset[int]:
+    def joined(self, event: GangRunning) -> frozenset[NodeId]:
         """These are the nodes now; answers which have left."""
         left = self.nodes - event.nodes
         self.nodes, self.sources = event.nodes, event.source_nodes
@@ -61,7 +62,7 @@ class Gang:
             raise ProtocolError(f"not a node of the gang node={event.node} nodes={sorted(self.nodes)}")
         self._drained.add(event.node)
 
-    def stop(self, number: int) -> StopGang | None:
+    def stop(self, number: GangNumber) -> StopGang | None:
         """End its processes. Said once."""
         if self._stop_sent:
             return None

@@ -15,8 +15,10 @@ from tidegate.core.checkpoint.orders import CheckLog, Hide, PutEntry, Replaced, 
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.log.append import Landed, LogAppender, NotAsked, PutOutcome, StillOpen, Taken
 from tidegate.core.log.confirm import LogConfirmer
+from tidegate.core.log.entries import Role
 from tidegate.core.log.retain import trim_bound
 from tidegate.core.log.view import Commit, Damaged, LogView, Restore, Takeover
+from tidegate.ids import Epoch, GangNumber, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,15 @@ class Leadership:
     ``host`` and ``pid`` are for people: who is told that it was replaced wants to know by whom.
     """
 
-    def __init__(self, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0) -> None:
-        self.leader, self.host, self.pid = leader, host, pid
+    def __init__(
+        self, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0, role: Role = "driver"
+    ) -> None:
+        self.leader, self.host, self.pid, self.role = leader, host, pid, role
         self.log = LogView()
-        self.term: int | None = None
+        self.term: Term | None = None
         self._config = config
-        self._appender = LogAppender(config.put_retry_ms, config.put_give_up_ms)
-        self._confirmer = LogConfirmer(config.put_retry_ms, config.put_give_up_ms)
+        self._appender = LogAppender(config.put_retry_ms, config.storage_timeout_ms)
+        self._confirmer = LogConfirmer(config.put_retry_ms, config.storage_timeout_ms)
         self._writes = 0
 
     @property
@@ -54,7 +58,7 @@ class Leadership:
         return self._appender.is_open
 
     @property
-    def own_term(self) -> int:
+    def own_term(self) -> Term:
         """The term; there is one after the takeover."""
         assert self.term is not None, "only a leader after its takeover gives orders"
         return self.term
@@ -85,16 +89,17 @@ class Leadership:
         slot = self.log.next_slot
         entry = Takeover(
             slot=slot,
-            term=slot,
+            term=Term(slot),
             write_id=self._write_id(),
             leader=self.leader,
             host=self.host,
             pid=self.pid,
             wall_ms=wall_ms,
+            role=self.role,
         )
         return self._appender.put(entry, now_ms)
 
-    def restore(self, parent: int | None, reason: str, now_ms: int) -> PutEntry:
+    def restore(self, parent: Epoch | None, reason: str, now_ms: int) -> PutEntry:
         """A gang starts from this epoch. The slot is its number."""
         slot = self.log.next_slot
         entry = Restore(slot=slot, term=self.own_term, write_id=self._write_id(), parent=parent, reason=reason)
@@ -130,7 +135,7 @@ class Leadership:
             case Landed(entry):
                 self.log.apply(entry)
                 if isinstance(entry, Takeover):
-                    self.term = entry.slot
+                    self.term = entry.term
                 return outcome
             case Taken(_, Takeover()):
                 return OutrunTakeover()
@@ -176,7 +181,7 @@ class Leadership:
         if head is not None and (sinks_ahead or self.log.lost_after(head.epoch) is not None):
             unnamed = Unnamed(head.checkpoint_id, head.committables, sinks_ahead)
         lost, fresh = self.log.off_lineage(), entry.parent is None
-        return Hide(entry.slot, lost, fresh, unnamed) if lost or fresh or unnamed else None
+        return Hide(GangNumber(entry.slot), lost, fresh, unnamed) if lost or fresh or unnamed else None
 
     def hidden_after(self, final: CheckpointManifest) -> Hide:
         """What sinks must not show beside a final checkpoint: a lost part of the log named it."""

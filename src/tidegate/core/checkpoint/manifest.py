@@ -18,7 +18,7 @@ from typing import Literal
 from tidegate.core.log.codec import decode, encode
 from tidegate.core.log.paths import Direction, JobPaths, checkpoint_of
 from tidegate.errors import InvalidUseError
-from tidegate.ids import EPOCH_LIMIT, U32_LIMIT, CheckpointId
+from tidegate.ids import EPOCH_LIMIT, NO_EPOCH, U32_LIMIT, CheckpointId, Epoch, GangNumber, NodeId, Term
 
 FORMAT_VERSION = 1
 INLINE_BYTES_MAX = 64 * 1024
@@ -139,10 +139,10 @@ class CommittableEntry:
 
     operator: str
     subtask: int
-    gang: int
+    gang: GangNumber
     checkpoint_id: int
     committable: Mapping[str, object]
-    epoch: int = 0
+    epoch: Epoch = NO_EPOCH
 
     @property
     def key(self) -> CommittableKey:
@@ -174,7 +174,7 @@ class TaskStats:
 class NodeStats:
     """What one node's part took."""
 
-    node: int
+    node: NodeId
     bytes_uploaded: int
     duration_ms: int
     unaligned: bool
@@ -191,10 +191,10 @@ class CheckpointManifest:
 
     job: str
     checkpoint_id: int
-    epoch: int
-    parent: int | None
-    gang: int
-    term: int
+    epoch: Epoch
+    parent: Epoch | None
+    gang: GangNumber
+    term: Term
     uuid: str
     final: bool = False
     savepoint: str | None = None
@@ -204,7 +204,7 @@ class CheckpointManifest:
     plan: Mapping[str, object] = field(default_factory=dict)
     trigger_wall_ms: int = 0
     commit_wall_ms: int = 0
-    oldest_restorable: int
+    oldest_restorable: Epoch
     operators: tuple[OperatorSnapshotEntry, ...] = ()
     sources: tuple[SourceOffsetEntry, ...] = ()
     inflight: tuple[InFlightEntry, ...] = ()
@@ -247,7 +247,7 @@ class CheckpointManifest:
             raise InvalidUseError(f"not this manifest's parent parent={self.parent}")
         self._check_owned(self.checkpoint_id, parent)
 
-    def check_lost_parent(self, parent: int, ancestor: CheckpointManifest | None) -> None:
+    def check_lost_parent(self, parent: Epoch, ancestor: CheckpointManifest | None) -> None:
         """The same where the parent's own manifest can't be read any more; ``ancestor`` is the nearest that
         can.
 

@@ -6,6 +6,7 @@ Nothing depends on it: every later command says what was committed last. It lets
 from __future__ import annotations
 
 from tidegate.core.checkpoint.orders import SendCommitted, Stamp
+from tidegate.ids import NO_EPOCH, Epoch, NodeId
 
 NOTICE_RETRY_MS = 1_000
 NOTICE_TRIES_MAX = 5
@@ -17,19 +18,20 @@ class CommitNotices:
     __slots__ = ("_checkpoint_id", "_due_ms", "_epoch", "_nodes", "_tries", "committed_nodes")
 
     def __init__(self) -> None:
-        self.committed_nodes: frozenset[int] = frozenset()
+        self.committed_nodes: frozenset[NodeId] = frozenset()
         """The nodes that have acknowledged the last commit."""
-        self._nodes: frozenset[int] = frozenset()
-        self._checkpoint_id = self._epoch = self._tries = 0
+        self._nodes: frozenset[NodeId] = frozenset()
+        self._checkpoint_id = self._tries = 0
+        self._epoch = NO_EPOCH
         self._due_ms: int | None = None
 
-    def send(self, checkpoint_id: int, epoch: int, nodes: frozenset[int], stamp: Stamp, now_ms: int) -> list[SendCommitted]:
+    def send(self, checkpoint_id: int, epoch: Epoch, nodes: frozenset[NodeId], stamp: Stamp, now_ms: int) -> list[SendCommitted]:
         """Tell these nodes. Without nodes there is nobody to tell."""
         self._checkpoint_id, self._epoch, self._nodes, self._tries = checkpoint_id, epoch, nodes, 0
         self.committed_nodes = frozenset()
         return self._again(stamp, now_ms)
 
-    def acked(self, node: int, checkpoint_id: int) -> bool:
+    def acked(self, node: NodeId, checkpoint_id: int) -> bool:
         """This node knows. False: it is about an earlier commit, or nobody had told it."""
         if checkpoint_id != self._checkpoint_id or node not in self._nodes:
             return False

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry
 from tidegate.core.log.view import LogEntry, Takeover, encode_entry
 from tidegate.errors import CheckpointAbortedError
+from tidegate.ids import Epoch, GangNumber, NodeId, Slot, Term
 
 # -- the log -------------------------------------------------------------------------------------------------
 
@@ -22,7 +23,7 @@ from tidegate.errors import CheckpointAbortedError
 class PutEntry:
     """Create this slot, create-only. Answered by ``PutAnswered``, exactly once."""
 
-    slot: int
+    slot: Slot
     write_id: str
     entry: LogEntry
 
@@ -41,14 +42,14 @@ class ReadLog:
 class CheckLog:
     """List the log, in ascending order: is any slot after this one taken? Answered by ``LogChecked``, exactly once."""
 
-    slot: int
+    slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLatestHint:
     """Put the hint. AFTER the manifest is in the log; may fail."""
 
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ class CollectGarbage:
 class Stamp:
     """What every command carries."""
 
-    gang: int
-    term: int
+    gang: GangNumber
+    term: Term
     committed_epoch: int | None
     committed_id: int
 
@@ -91,10 +92,10 @@ class CheckpointStarted:
     """A checkpoint begins. A node's deadlines are receipt + timeout - age. ``aligned``: barriers never
     overtake. ``compacts``: write all state, whatever objects of earlier checkpoints hold of it."""
 
-    term: int
+    term: Term
     checkpoint_id: int
-    epoch: int
-    parent: int | None
+    epoch: Epoch
+    parent: Epoch | None
     age_ms: int
     timeout_ms: int
     alignment_timeout_ms: int | None
@@ -106,7 +107,7 @@ class CheckpointStarted:
 class SendStarted:
     """To every node, BEFORE any ``SendInject`` of the same checkpoint."""
 
-    node: int
+    node: NodeId
     stamp: Stamp
     started: CheckpointStarted
 
@@ -118,10 +119,10 @@ class SendInject:
     Answered by ``InjectionAcked`` or ``NodeDeclined``.
     """
 
-    node: int
+    node: NodeId
     stamp: Stamp
     checkpoint_id: int
-    epoch: int
+    epoch: Epoch
     unaligned: bool
 
 
@@ -132,17 +133,17 @@ class SendFinalize:
     Answered by ``NodePrepared``.
     """
 
-    node: int
+    node: NodeId
     stamp: Stamp
     checkpoint_id: int
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class SendPromote:
     """The barrier may overtake data from now on."""
 
-    node: int
+    node: NodeId
     stamp: Stamp
     checkpoint_id: int
 
@@ -151,7 +152,7 @@ class SendPromote:
 class SendAbort:
     """This id and everything below it is dead."""
 
-    node: int
+    node: NodeId
     stamp: Stamp
     checkpoint_id: int
     reason: str
@@ -161,9 +162,9 @@ class SendAbort:
 class SendCommitted:
     """The manifest is in the log. Answered by ``CommitAcked``; sent again a few times, and every later command says it too."""
 
-    node: int
+    node: NodeId
     stamp: Stamp
-    epoch: int
+    epoch: Epoch
     checkpoint_id: int
 
 
@@ -200,7 +201,7 @@ class Hide:
     ``Hidden`` or ``HideFailed``; may be given again.
     """
 
-    gang: int
+    gang: GangNumber
     committables: tuple[CommittableEntry, ...]
     everything: bool = False
     unnamed: Unnamed | None = None
@@ -213,8 +214,8 @@ class Publish:
     Answered by ``Published`` or ``PublishFailed``; at most one is under way; may be given again.
     """
 
-    epoch: int
-    gang: int
+    epoch: Epoch
+    gang: GangNumber
     committables: tuple[CommittableEntry, ...]
 
 
@@ -222,7 +223,7 @@ class Publish:
 class StartGang:
     """Start the processes of this gang from this manifest. Answered by ``GangRunning`` or ``GangLost``."""
 
-    gang: int
+    gang: GangNumber
     manifest: CheckpointManifest | None
 
 
@@ -230,7 +231,7 @@ class StartGang:
 class StopGang:
     """End the processes of this gang. Answered by ``GangLost``."""
 
-    gang: int
+    gang: GangNumber
     reason: str
 
 
@@ -242,7 +243,7 @@ class CheckpointCompleted:
     """Committed."""
 
     checkpoint_id: int
-    epoch: int
+    epoch: Epoch
     duration_ms: int
     manifest: CheckpointManifest
     requests: tuple[str, ...]
@@ -285,7 +286,7 @@ class Replaced:
     """Somebody else writes the log now: ``by``, where that could be read. ``slot`` is what we had wanted next."""
 
     by: Takeover | None
-    slot: int
+    slot: Slot
     why: str = ""
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidegate.core.checkpoint.adapt import AlignmentThreshold
+from tidegate.core.checkpoint.adapt import AlignmentTimeout
 from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.core.checkpoint.schedule import SchedulePolicy
 from tidegate.errors import InvalidUseError, TooManyConcurrent
@@ -16,14 +16,15 @@ class DistributedCheckpointConfig:
     """Settings of the coordinator. ``checkpoint_interval_ms=None``: checkpoints only on request and at the
     end.
 
-    ``unaligned_threshold_ms=0`` lets barriers overtake data from the start; with ``adaptive_alignment`` it is
-    where learning begins. ``node_snapshot_timeout_ms`` is
-    how long no further node may report before the checkpoint is given up. A put that stays unanswered for
-    ``put_give_up_ms``, or a publish that failed ``publish_tries_max`` times in a row and for
-    ``publish_give_up_ms``, makes the leader step down: nothing else would be safe. ``publish_budgets`` are of
-    sinks, by operator; all others show every epoch at once. After ``base_every`` entries the log is summed up by
-    another one, and what lies before the last but one of those is trimmed. A checkpoint whose objects take more than
-    ``max_checkpoint_bytes`` makes the next one a compacted one.
+    The names of the protocol's own description are kept: ``unaligned_threshold_ms`` is the alignment timeout,
+    ``gc_retain_count`` what users call ``retain``, and ``checkpoint_`` comes before ``interval`` and ``timeout``.
+    An alignment timeout of 0 lets barriers overtake data from the start; with ``adaptive_alignment`` it is where
+    learning begins. ``node_snapshot_timeout_ms`` is how long no further node may report before the checkpoint is
+    given up. A put that stays unanswered for ``storage_timeout_ms``, or a publish that failed
+    ``publish_tries_max`` times in a row and for as long, makes the leader step down: nothing else would be safe.
+    ``publish_budgets`` are of sinks, by operator; all others show every epoch at once. After
+    ``base_every`` entries the log is summed up by another one, and what lies before the last but one of those is trimmed. A
+    checkpoint whose objects take more than ``max_checkpoint_bytes`` makes the next one a compacted one.
     """
 
     checkpoint_interval_ms: int | None = 30_000
@@ -40,10 +41,9 @@ class DistributedCheckpointConfig:
     retry_ms: int = 1_000
     tolerable_failures: int = 10
     put_retry_ms: int = 200
-    put_give_up_ms: int = 600_000
+    storage_timeout_ms: int = 600_000
     publish_retry_ms: int = 500
     publish_tries_max: int = 20
-    publish_give_up_ms: int = 0
     publish_budgets: Mapping[str, PublishBudget] = field(default_factory=dict)
     base_every: int = 64
     max_checkpoint_bytes: int = 1 << 30
@@ -66,7 +66,7 @@ class DistributedCheckpointConfig:
         for name in (
             "gc_retain_count",
             "put_retry_ms",
-            "put_give_up_ms",
+            "storage_timeout_ms",
             "publish_retry_ms",
             "publish_tries_max",
             "base_every",
@@ -74,7 +74,6 @@ class DistributedCheckpointConfig:
         ):
             _check_at_least(1, name, getattr(self, name))
         _check_at_least(0, "unaligned_threshold_ms", self.unaligned_threshold_ms)
-        _check_at_least(0, "publish_give_up_ms", self.publish_give_up_ms)
         if self.enable_unaligned_fallback and self.unaligned_threshold_ms >= self.checkpoint_timeout_ms:
             raise InvalidUseError(
                 "the unaligned fallback must come before the timeout, lower it or switch it off"
@@ -84,10 +83,10 @@ class DistributedCheckpointConfig:
         _ = self.schedule
 
     @property
-    def adaptive_threshold(self) -> AlignmentThreshold | None:
-        """Where learning begins; ``None`` when the threshold is fixed or there is none."""
+    def adaptive_alignment_timeout(self) -> AlignmentTimeout | None:
+        """Where learning begins; ``None`` when the timeout is fixed or there is none."""
         learns = self.adaptive_alignment and self.enable_unaligned_fallback and self.unaligned_threshold_ms
-        return AlignmentThreshold.around(learns, self.checkpoint_timeout_ms) if learns else None
+        return AlignmentTimeout.around(learns, self.checkpoint_timeout_ms) if learns else None
 
     @property
     def schedule(self) -> SchedulePolicy:

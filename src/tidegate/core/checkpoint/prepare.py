@@ -25,7 +25,7 @@ from tidegate.core.checkpoint.manifest import (
 from tidegate.core.log.codec import decode, encode
 from tidegate.core.log.paths import Direction
 from tidegate.errors import InvalidUseError
-from tidegate.ids import CheckpointId
+from tidegate.ids import CheckpointId, GangNumber, NodeId, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class PrepareAck:
     prepared, with or without rows. ``rows_out`` is what they had taken at the cut, of all rows of this gang.
     """
 
-    node: int
-    gang: int
-    term: int
+    node: NodeId
+    gang: GangNumber
+    term: Term
     checkpoint_id: int
     tasks: tuple[TaskReport, ...] = ()
     operators: tuple[OperatorSnapshotEntry, ...] = ()
@@ -178,7 +178,7 @@ class PlanShape:
                 return f"rows were in flight on the edge {edge}, which the plan does not have: {advice}"
         return None
 
-    def _wanted(self, node: int) -> set[str]:
+    def _wanted(self, node: NodeId) -> set[str]:
         if node >= self.parallelism:
             return set()
         wanted = {f"task {task}/{node}" for task in self.tasks}

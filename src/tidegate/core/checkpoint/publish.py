@@ -21,6 +21,7 @@ from tidegate.core.checkpoint.events import Hidden, HideFailed, Published, Publi
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
 from tidegate.core.checkpoint.orders import Hide, Publish, Unpublishable
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.ids import NO_EPOCH, Epoch, GangNumber
 
 BACKOFF_DOUBLINGS_MAX = 5
 STEPS_MAX = 8
@@ -32,7 +33,7 @@ manifest."""
 
 @dataclass(frozen=True, slots=True)
 class _Show:
-    epoch: int
+    epoch: Epoch
     keys: tuple[CommittableKey, ...]
 
 
@@ -58,12 +59,12 @@ class PublishQueue:
         "_failing_ms",
         "_failures",
         "_flushing",
-        "_give_up_ms",
         "_hurried",
         "_newest",
         "_retry_at",
         "_retry_ms",
         "_steps",
+        "_storage_timeout_ms",
         "_tries_max",
         "_unpublished",
         "_waiting",
@@ -75,17 +76,17 @@ class PublishQueue:
         self,
         retry_ms: int,
         tries_max: int,
-        give_up_ms: int = 0,
+        storage_timeout_ms: int = 0,
         budgets: Mapping[str, PublishBudget] | None = None,
     ) -> None:
-        self._retry_ms, self._tries_max, self._give_up_ms = retry_ms, tries_max, give_up_ms
+        self._retry_ms, self._tries_max, self._storage_timeout_ms = retry_ms, tries_max, storage_timeout_ms
         self._failed_ms = self._failing_ms = 0
         self._budgets = dict(budgets or {})
         self._buckets = {budget: TokenBucket(budget) for budget in self._budgets.values()}
         self._steps: deque[_Step] = deque()
         self._unpublished: dict[CommittableKey, CommittableEntry] = {}
         self._waiting: dict[PublishBudget, list[CommittableKey]] = {}
-        self._newest = 0
+        self._newest = NO_EPOCH
         self._flushing = self._hurried = False
         self._failures = 0
         self._retry_at: int | None = None
@@ -95,7 +96,7 @@ class PublishQueue:
     @classmethod
     def of(cls, config: DistributedCheckpointConfig) -> PublishQueue:
         """With these settings."""
-        return cls(config.publish_retry_ms, config.publish_tries_max, config.publish_give_up_ms, config.publish_budgets)
+        return cls(config.publish_retry_ms, config.publish_tries_max, config.storage_timeout_ms, config.publish_budgets)
 
     @property
     def backlog(self) -> int:
@@ -111,7 +112,7 @@ class PublishQueue:
     @property
     def stuck(self) -> Unpublishable | None:
         """Set when the same step failed too often, and for too long."""
-        exhausted = self._failures >= self._tries_max and self._failing_ms >= self._give_up_ms
+        exhausted = self._failures >= self._tries_max and self._failing_ms >= self._storage_timeout_ms
         return Unpublishable(self._tries_max, self._why) if exhausted else None
 
     def is_public(self, epoch: int) -> bool:
@@ -167,7 +168,7 @@ class PublishQueue:
             self.committed(head)
         self.flush()
 
-    def next(self, gang: int, now_ms: int) -> Hide | Publish | None:
+    def next(self, gang: GangNumber, now_ms: int) -> Hide | Publish | None:
         """The next order, if none is under way and it is time."""
         if self.outstanding is not None or (self._retry_at is not None and now_ms < self._retry_at):
             return None
@@ -198,7 +199,7 @@ class PublishQueue:
             return SinkAnswer.STALE
         return SinkAnswer.FAILED if isinstance(event, PublishFailed | HideFailed) else SinkAnswer.DONE
 
-    def succeeded(self, epoch: int | None = None, gang: int | None = None) -> bool:
+    def succeeded(self, epoch: Epoch | None = None, gang: GangNumber | None = None) -> bool:
         """The outstanding step is done: a publish by its epoch, a hide by its gang. False: not what was asked
         for."""
         if not self._is_outstanding(epoch, gang):
@@ -210,7 +211,7 @@ class PublishQueue:
         self._failures, self.outstanding = 0, None
         return True
 
-    def failed(self, now_ms: int, why: str, epoch: int | None = None, gang: int | None = None) -> bool:
+    def failed(self, now_ms: int, why: str, epoch: Epoch | None = None, gang: GangNumber | None = None) -> bool:
         """The outstanding step is not done and will be tried again. False: not what was asked for."""
         if not self._is_outstanding(epoch, gang):
             return False
@@ -241,17 +242,19 @@ class PublishQueue:
             return now_ms
         return self._buckets[budget].ready_ms(now_ms)
 
-    def _order(self, step: _Step, gang: int) -> Hide | Publish | None:
+    def _order(self, step: _Step, gang: GangNumber) -> Hide | Publish | None:
         if isinstance(step, Hide):
             return step
         waiting = tuple(self._unpublished[key] for key in step.keys if key in self._unpublished)
         return Publish(step.epoch, gang, waiting) if waiting else None
 
-    def _is_outstanding(self, epoch: int | None, gang: int | None) -> bool:
+    def _is_outstanding(self, epoch: Epoch | None, gang: GangNumber | None) -> bool:
         match self.outstanding:
             case Publish():
                 return self.outstanding.epoch == epoch
             case Hide():
                 return self.outstanding.gang == gang
-            case _:
+            case None:
                 return False
+            case _:  # pragma: no cover  (mypy proves it)
+                assert_never(self.outstanding)

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TypeAlias, assert_never
 
 from tidegate.errors import InvalidUseError
+from tidegate.ids import NodeId
 
 
 class FailureKind(IntEnum):
@@ -47,7 +48,7 @@ class Failure:
 
     kind: FailureKind
     text: str
-    node: int | None = None
+    node: NodeId | None = None
     error_type: str = ""
     where: str = ""
     traceback: str = ""
@@ -215,7 +216,7 @@ class Joining:
     last_ms: int | None = None
     slowest_ms: int = 0
 
-    def arrived(self, node: int, now_ms: int) -> Joining:
+    def arrived(self, node: NodeId, now_ms: int) -> Joining:
         """A node has joined."""
         return replace(self, joined=self.joined | {node}, last_ms=now_ms)
 

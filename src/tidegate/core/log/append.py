@@ -8,9 +8,9 @@ hold it or something else. Reading an empty slot proves nothing: the first put m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
-from tidegate.core.checkpoint.events import Conflict, PutAnswered, Unknown
+from tidegate.core.checkpoint.events import Conflict, PutAnswered, Unknown, Written
 from tidegate.core.checkpoint.orders import PutEntry
 from tidegate.core.log.view import Damaged, LogEntry, LogRecord
 
@@ -49,10 +49,10 @@ PutOutcome: TypeAlias = Landed | Taken | StillOpen | NotAsked
 class LogAppender:
     """Holds the open put, if there is one."""
 
-    __slots__ = ("_give_up_ms", "_opened_ms", "_retry_at", "_retry_ms", "_tries", "entry", "why")
+    __slots__ = ("_opened_ms", "_retry_at", "_retry_ms", "_storage_timeout_ms", "_tries", "entry", "why")
 
-    def __init__(self, retry_ms: int, give_up_ms: int) -> None:
-        self._retry_ms, self._give_up_ms = retry_ms, give_up_ms
+    def __init__(self, retry_ms: int, storage_timeout_ms: int) -> None:
+        self._retry_ms, self._storage_timeout_ms = retry_ms, storage_timeout_ms
         self.entry: LogEntry | None = None
         self._tries = 0
         self._opened_ms = 0
@@ -69,7 +69,7 @@ class LogAppender:
         """When ``due`` has something to do."""
         if self.entry is None:
             return None
-        give_up_at = self._opened_ms + self._give_up_ms
+        give_up_at = self._opened_ms + self._storage_timeout_ms
         return give_up_at if self._retry_at is None else min(self._retry_at, give_up_at)
 
     def put(self, entry: LogEntry, now_ms: int) -> PutEntry:
@@ -87,13 +87,15 @@ class LogAppender:
         match event.answer:
             case Unknown(why):
                 return self._again_later(now_ms, why)
-            case Conflict(None):
-                return self._again_later(now_ms, f"slot {entry.slot} is taken and can't be read")
-            case Conflict(found) if found is not None:
+            case Conflict(found):
+                if found is None:
+                    return self._again_later(now_ms, f"slot {entry.slot} is taken and can't be read")
                 return self._found(entry, found)
-            case _:
+            case Written():
                 self.entry = None
                 return Landed(entry)
+            case _:  # pragma: no cover  (mypy proves it)
+                assert_never(event.answer)
 
     def due(self, now_ms: int) -> PutEntry | None:
         """The put to try again now, if it is time."""
@@ -109,7 +111,7 @@ class LogAppender:
 
     def gave_up(self, now_ms: int) -> bool:
         """True when the open put has gone unanswered for too long."""
-        return self.entry is not None and now_ms >= self._opened_ms + self._give_up_ms
+        return self.entry is not None and now_ms >= self._opened_ms + self._storage_timeout_ms
 
     def _found(self, ours: LogEntry, found: LogRecord) -> PutOutcome:
         self.entry = None

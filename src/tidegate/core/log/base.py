@@ -13,6 +13,7 @@ from typing import Literal
 
 from tidegate.core.checkpoint.manifest import FORMAT_VERSION
 from tidegate.errors import InvalidUseError
+from tidegate.ids import Epoch, GangNumber, Slot, Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +25,17 @@ class Base:
     """
 
     kind: Literal["base"] = "base"
-    slot: int
-    term: int
+    slot: Slot
+    term: Term
     write_id: str
-    gang: int
+    gang: GangNumber
     last_id: int
-    oldest_restorable: int
-    lineage: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
-    lost: tuple[int, ...] = ()
-    unread: tuple[int, ...] = ()
+    oldest_restorable: Epoch
+    lineage: tuple[Epoch, ...] = ()
+    left: tuple[Epoch, ...] = ()
+    held: tuple[Epoch, ...] = ()
+    lost: tuple[Epoch, ...] = ()
+    unread: tuple[Slot, ...] = ()
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -45,7 +46,7 @@ class Base:
                 raise InvalidUseError(f"{rule}: it does not hold here slot={self.slot}")
 
     @property
-    def needed(self) -> tuple[int, ...]:
+    def needed(self) -> tuple[Slot, ...]:
         """The slots below it that a reader looks at: manifests, and what could not be read."""
         return tuple(sorted({*self.held, *self.lost, *self.unread}))
 

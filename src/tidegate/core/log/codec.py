@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.ids import U64_LIMIT
@@ -102,6 +102,8 @@ def _plan(kind: type[Any]) -> dict[str, Converter]:
 
 def _converter(hint: Any) -> Converter:
     plain: dict[object, Converter] = {object: _anything, int: _number, str: _text, bool: _boolean}
+    if isinstance(hint, NewType):
+        return _converter(hint.__supertype__)
     if hint in plain:
         return plain[hint]
     if isinstance(hint, type) and is_dataclass(hint):
@@ -111,6 +113,7 @@ def _converter(hint: Any) -> Converter:
         Literal: lambda: partial(_one_of, arguments),
         tuple: lambda: partial(_items, _converter(arguments[0])),
         types.UnionType: lambda: partial(_optional, _converter(arguments[0])),
+        Union: lambda: partial(_optional, _converter(arguments[0])),  # of a NewType
         Mapping: lambda: _mapping,
     }
     return makers[get_origin(hint)]()

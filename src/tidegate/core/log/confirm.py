@@ -9,16 +9,17 @@ from __future__ import annotations
 from tidegate.core.checkpoint.events import LogChecked, Unknown
 from tidegate.core.checkpoint.orders import CheckLog
 from tidegate.core.log.append import BACKOFF_DOUBLINGS_MAX
+from tidegate.ids import Slot
 
 
 class LogConfirmer:
     """Holds the open question, if there is one."""
 
-    __slots__ = ("_asked_ms", "_give_up_ms", "_retry_at", "_retry_ms", "_tries", "slot", "why")
+    __slots__ = ("_asked_ms", "_retry_at", "_retry_ms", "_storage_timeout_ms", "_tries", "slot", "why")
 
-    def __init__(self, retry_ms: int, give_up_ms: int) -> None:
-        self._retry_ms, self._give_up_ms = retry_ms, give_up_ms
-        self.slot: int | None = None
+    def __init__(self, retry_ms: int, storage_timeout_ms: int) -> None:
+        self._retry_ms, self._storage_timeout_ms = retry_ms, storage_timeout_ms
+        self.slot: Slot | None = None
         self.why = ""
         self._tries = self._asked_ms = 0
         self._retry_at: int | None = None
@@ -28,10 +29,10 @@ class LogConfirmer:
         """When ``due`` or ``gave_up`` has something to say."""
         if self.slot is None:
             return None
-        give_up_at = self._asked_ms + self._give_up_ms
+        give_up_at = self._asked_ms + self._storage_timeout_ms
         return give_up_at if self._retry_at is None else min(self._retry_at, give_up_at)
 
-    def ask(self, slot: int, now_ms: int) -> CheckLog:
+    def ask(self, slot: Slot, now_ms: int) -> CheckLog:
         """Is this slot the last?"""
         self.slot, self.why, self._tries, self._asked_ms, self._retry_at = slot, "", 1, now_ms, None
         return CheckLog(slot)
@@ -61,4 +62,4 @@ class LogConfirmer:
 
     def gave_up(self, now_ms: int) -> bool:
         """True when it has had none for too long."""
-        return self.slot is not None and self.waited_ms(now_ms) >= self._give_up_ms
+        return self.slot is not None and self.waited_ms(now_ms) >= self._storage_timeout_ms

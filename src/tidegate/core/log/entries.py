@@ -15,6 +15,7 @@ from tidegate.core.checkpoint.manifest import FORMAT_VERSION, CheckpointManifest
 from tidegate.core.log.base import Base
 from tidegate.core.log.codec import build, encode, parse, seal, unsealed
 from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.ids import Epoch, Slot, Term
 
 ENTRY_BYTES_MAX = 60 * 1024 * 1024
 """Less than a control message may have: a manifest that could be stored and not be sent could never be restored."""
@@ -23,18 +24,23 @@ FLIPS_MAX = 4
 """So many changed bits leave an entry's opening recognisable. The openings differ in far more than twice as many."""
 
 
+Role: TypeAlias = Literal["driver", "coordinator"]
+"""A driver starts gangs of its own; a coordinator goes on with the one that it finds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
     """A leader's term begins. The term is the slot. ``host``, ``pid`` and ``wall_ms`` tell people who it is and since when."""
 
     kind: Literal["takeover"] = "takeover"
-    slot: int
-    term: int
+    slot: Slot
+    term: Term
     write_id: str
     leader: str
     host: str = ""
     pid: int = 0
     wall_ms: int = 0
+    role: Role = "driver"
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -48,8 +54,8 @@ class Commit:
     """A checkpoint is committed. Its epoch is the slot."""
 
     kind: Literal["commit"] = "commit"
-    slot: int
-    term: int
+    slot: Slot
+    term: Term
     write_id: str
     manifest: CheckpointManifest
     format_version: int = FORMAT_VERSION
@@ -65,10 +71,10 @@ class Restore:
     """A gang is about to start from ``parent`` (``None``: without state). The gang's number is the slot."""
 
     kind: Literal["restore"] = "restore"
-    slot: int
-    term: int
+    slot: Slot
+    term: Term
     write_id: str
-    parent: int | None
+    parent: Epoch | None
     reason: str
     format_version: int = FORMAT_VERSION
 
@@ -82,7 +88,7 @@ _KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, 
 _OPENINGS: dict[Kind, bytes] = {kind: f'{{"kind":"{kind}","slot":'.encode() for kind in ("takeover", "commit", "restore", "base")}
 OPENING_BYTES = max(map(len, _OPENINGS.values()))
 """So many bytes of an entry tell its kind."""
-_ADDED: dict[object, dict[str, object]] = {"takeover": {"host": "", "pid": 0, "wall_ms": 0}}
+_ADDED: dict[object, dict[str, object]] = {"takeover": {"host": "", "pid": 0, "wall_ms": 0, "role": "driver"}}
 """Keys that entries of earlier versions lack."""
 
 
@@ -95,12 +101,12 @@ class Damaged:
     none when another restore followed. A base never has one.
     """
 
-    slot: int
+    slot: Slot
     path: str
     why: str
     kind: Kind | None
     effect: Literal["takeover", "commit", "restore", "none", "unclear"] = "unclear"
-    parent: int | None = None
+    parent: Epoch | None = None
 
     @property
     def may_be_commit(self) -> bool:
@@ -119,7 +125,7 @@ def encode_entry(entry: LogEntry) -> bytes:
     return data
 
 
-def read_entry(data: bytes, path: str, slot: int) -> LogRecord:
+def read_entry(data: bytes, path: str, slot: Slot) -> LogRecord:
     """The entry in these bytes, read from this slot, or what is left of it.
 
     An unknown kind or version under a whole seal is an error: fail closed.
@@ -140,7 +146,7 @@ def read_entry(data: bytes, path: str, slot: int) -> LogRecord:
     return entry
 
 
-def decode_entry(data: bytes, path: str, slot: int) -> LogEntry:
+def decode_entry(data: bytes, path: str, slot: Slot) -> LogEntry:
     """The entry in these bytes. A damaged one is an error too."""
     found = read_entry(data, path, slot)
     if isinstance(found, Damaged):
@@ -148,7 +154,7 @@ def decode_entry(data: bytes, path: str, slot: int) -> LogEntry:
     return found
 
 
-def missing_entry(path: str, slot: int) -> Damaged:
+def missing_entry(path: str, slot: Slot) -> Damaged:
     """What is left of an entry that a base names and that is gone."""
     return Damaged(slot, path, f"the log entry is missing path={path}", None)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidegate.core.log.view import LogView
+from tidegate.ids import NO_EPOCH, Epoch, Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class Owner:
     sink: str
     job: str
     log: str
-    term: int
+    term: Term
     run: str
     host: str
     pid: int
@@ -43,7 +44,7 @@ class Holder:
 
     owner: Owner
     alive: bool
-    epoch: int = 0
+    epoch: Epoch = NO_EPOCH
     checkpoint_id: int = 0
 
 
@@ -139,7 +140,7 @@ class Seen:
     ``epoch`` is the newest slot that anybody has seen taken; ``checkpoint_id`` the newest that a sink shows or was about to.
     """
 
-    epoch: int = 0
+    epoch: Epoch = NO_EPOCH
     checkpoint_id: int = 0
 
 

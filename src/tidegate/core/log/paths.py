@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, assert_never
 from urllib.parse import quote, unquote
 
 from tidegate.errors import InvalidUseError
-from tidegate.ids import U64_LIMIT
+from tidegate.ids import U64_LIMIT, NodeId, Slot, Term
 
 Direction: TypeAlias = Literal["in", "out"]
 
@@ -25,13 +25,15 @@ _LOG = re.compile(rf"log/{_NUMBER}\.json")
 _STATE = re.compile(rf"checkpoints/{_NUMBER}/{_SMALL}\.arrow")
 _FLIGHT = re.compile(rf"checkpoints/{_NUMBER}/operators/([^/]+)/{_SMALL}/(in|out)flight_([^/]+)\.buf")
 _SHARED = re.compile(rf"shared/{_NUMBER}-([^/]+)\.arrow")
+_LEADER = re.compile(rf"leader/{_NUMBER}\.json")
+_DESCRIPTION = re.compile(rf"leader/{_NUMBER}-job\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class LogObject:
     """One slot of the log."""
 
-    slot: int
+    slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class StateObject:
     """The state that one node uploaded for one checkpoint."""
 
     checkpoint_id: int
-    node: int
+    node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,22 @@ class LatestHint:
     """The hint at the newest commit. Never the truth."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderObject:
+    """The heartbeat of one term's leader. A hint."""
+
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptionObject:
+    """What another process needs to know to lead the job, as the driver of this term wrote it."""
+
+    term: Term
+
+
 CheckpointObject: TypeAlias = StateObject | InFlightObject | SharedRun
-JobObject: TypeAlias = LogObject | CheckpointObject | LatestHint
+JobObject: TypeAlias = LogObject | CheckpointObject | LatestHint | LeaderObject | DescriptionObject
 
 
 class JobPaths:
@@ -102,11 +118,24 @@ class JobPaths:
         """What to list for everything that checkpoints upload."""
         return f"{self.job}/checkpoints", f"{self.job}/shared"
 
-    def log_entry(self, slot: int) -> str:
+    def log_entry(self, slot: Slot) -> str:
         """One slot of the log."""
         return f"{self.job}/log/{_padded(slot)}.json"
 
-    def state(self, checkpoint_id: int, node: int) -> str:
+    @property
+    def leader_prefix(self) -> str:
+        """What to list for who leads."""
+        return f"{self.job}/leader"
+
+    def leader(self, term: Term) -> str:
+        """The heartbeat of one term."""
+        return f"{self.job}/leader/{_padded(term)}.json"
+
+    def description(self, term: Term) -> str:
+        """What the driver of one term says of the job."""
+        return f"{self.job}/leader/{_padded(term)}-job.json"
+
+    def state(self, checkpoint_id: int, node: NodeId) -> str:
         """One node's state object."""
         return f"{self.job}/checkpoints/{_padded(checkpoint_id)}/{node:d}.arrow"
 
@@ -139,6 +168,10 @@ class JobPaths:
                 return self.shared(checkpoint_id, run)
             case LatestHint():
                 return self.latest
+            case LeaderObject(term):
+                return self.leader(term)
+            case DescriptionObject(term):
+                return self.description(term)
             case _:
                 assert_never(name)
 
@@ -165,7 +198,11 @@ def _parsed(rest: str) -> JobObject | None:
     if found := _LOG.fullmatch(rest):
         return LogObject(int(found[1]))
     if found := _STATE.fullmatch(rest):
-        return StateObject(int(found[1]), int(found[2]))
+        return StateObject(int(found[1]), NodeId(int(found[2])))
+    if found := _LEADER.fullmatch(rest):
+        return LeaderObject(Term(int(found[1])))
+    if found := _DESCRIPTION.fullmatch(rest):
+        return DescriptionObject(Term(int(found[1])))
     if found := _SHARED.fullmatch(rest):
         return SharedRun(int(found[1]), unquote(found[2]))
     if found := _FLIGHT.fullmatch(rest):

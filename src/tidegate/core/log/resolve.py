@@ -15,6 +15,7 @@ from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.checkpoint.prepare import PlanShape
 from tidegate.core.log.view import LogView
 from tidegate.errors import InvalidUseError
+from tidegate.ids import Epoch
 
 RestoreChoice: TypeAlias = Literal["latest", "none"] | int
 Fault: TypeAlias = Callable[[CheckpointManifest], str | None]
@@ -38,7 +39,7 @@ class FallBack:
     first."""
 
     manifest: CheckpointManifest
-    skipped: tuple[tuple[int, str], ...]
+    skipped: tuple[tuple[Epoch, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def resolve(
             f" published since: put the newest copy back, or start in another store and with new sinks: {ahead}"
         )
     if restore != "latest":
-        return _exactly(case, restore)
+        return _exactly(case, Epoch(restore))
     if view.head_epoch is None:
         return StartFresh()
     if view.head is None:
@@ -106,7 +107,7 @@ def resolve(
     return _unfit(shape, view.head) or _from_head(case, view.head)
 
 
-def _exactly(case: _Case, epoch: int) -> Decision:
+def _exactly(case: _Case, epoch: Epoch) -> Decision:
     try:
         manifest = case.view.restorable(epoch)
     except InvalidUseError as error:
@@ -125,7 +126,7 @@ def _from_head(case: _Case, head: CheckpointManifest) -> Decision:
 
 
 def _newest_sound(case: _Case) -> Decision:
-    skipped: list[tuple[int, str]] = []
+    skipped: list[tuple[Epoch, str]] = []
     for epoch in case.view.reachable():
         lost = case.view.lost(epoch)
         if lost is not None:
@@ -150,7 +151,7 @@ def _unfit(shape: PlanShape, manifest: CheckpointManifest) -> Refuse | None:
     return Refuse(f"the saved state does not fit the plan: {difference} epoch={manifest.epoch}")
 
 
-def _checked(case: _Case, epoch: int | None, decision: Decision) -> Decision:
+def _checked(case: _Case, epoch: Epoch | None, decision: Decision) -> Decision:
     """Going back from published epochs needs sinks that can hide them. A start without state empties them."""
     view = case.view
     lost = view.lost_after(epoch)

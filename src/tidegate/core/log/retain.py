@@ -16,10 +16,10 @@ from tidegate.core.log.entries import kind_of
 from tidegate.core.log.paths import JobPaths, checkpoint_of
 from tidegate.core.log.view import LogView
 from tidegate.errors import InvalidUseError
-from tidegate.ids import CheckpointId
+from tidegate.ids import CheckpointId, Epoch
 
 
-def oldest_restorable(view: LogView, retain: int, epoch: int) -> int:
+def oldest_restorable(view: LogView, retain: int, epoch: Epoch) -> Epoch:
     """The oldest epoch that stays restorable once ``epoch`` is committed on the head. Never goes back.
 
     Damaged ones can't be restored and don't count.

@@ -31,6 +31,7 @@ from tidegate.core.log.entries import (
     read_entry,
 )
 from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.ids import NO_EPOCH, Epoch, GangNumber, Slot, Term
 
 __all__ = [
     "Base",
@@ -75,16 +76,16 @@ class LogView:
     )
 
     def __init__(self, entries: Iterable[LogRecord] = ()) -> None:
-        self.next_slot = 0
-        self.term: int | None = None
-        self.gang = 0
+        self.next_slot: Slot = 0
+        self.term: Term | None = None
+        self.gang = GangNumber(0)
         self.last_id = 0
-        self.oldest_restorable = 0
-        self._lineage: list[int] = []
-        self._left: set[int] = set()
+        self.oldest_restorable = NO_EPOCH
+        self._lineage: list[Epoch] = []
+        self._left: set[Epoch] = set()
         self.bases: tuple[Base, ...] = ()
-        self._manifests: dict[int, CheckpointManifest] = {}
-        self._lost: dict[int, Damaged] = {}
+        self._manifests: dict[Epoch, CheckpointManifest] = {}
+        self._lost: dict[Epoch, Damaged] = {}
         self.damage: tuple[Damaged, ...] = ()
         self.unclear: Damaged | None = None
         every = list(entries)
@@ -94,7 +95,7 @@ class LogView:
             self.apply(entry)
 
     @property
-    def head_epoch(self) -> int | None:
+    def head_epoch(self) -> Epoch | None:
         """The last commit, or what a later restore went back to."""
         return self._lineage[-1] if self._lineage else None
 
@@ -108,16 +109,16 @@ class LogView:
         """True when damage hides the head: nothing may go on from it, only fall back."""
         return self.unclear is not None or self.head_epoch in self._lost
 
-    def lost(self, epoch: int) -> Damaged | None:
+    def lost(self, epoch: Epoch) -> Damaged | None:
         """The damage of this epoch's commit, if it is damaged."""
         return self._lost.get(epoch)
 
-    def lost_after(self, epoch: int | None) -> Damaged | None:
+    def lost_after(self, epoch: Epoch | None) -> Damaged | None:
         """The newest damaged commit after this epoch. Nobody knows which rows it published."""
         found = (d for d in reversed(self.damage) if d.may_be_commit and (epoch is None or d.slot > epoch))
         return next(found, None)
 
-    def lineage(self) -> Iterator[int]:
+    def lineage(self) -> Iterator[Epoch]:
         """The head's epoch, its parent's, and so on: newest first.
 
         Complete as far as anything can be restored. Of what is older only those are left that the
@@ -147,22 +148,22 @@ class LogView:
         """What a restore may go back to, newest first. Further back the sinks could not be put right again."""
         return tuple(self._manifests[epoch] for epoch in self.reachable() if epoch not in self._lost)
 
-    def reachable(self) -> Iterator[int]:
+    def reachable(self) -> Iterator[Epoch]:
         """The epochs of the lineage that are not given up, damaged ones too, newest first."""
         return self._lineage_from(self.oldest_restorable)
 
-    def _lineage_from(self, oldest: int) -> Iterator[int]:
+    def _lineage_from(self, oldest: Epoch) -> Iterator[Epoch]:
         """The part of the lineage that is not older."""
         return takewhile(lambda epoch: epoch >= oldest, self.lineage())
 
-    def restorable(self, epoch: int) -> CheckpointManifest:
+    def restorable(self, epoch: Epoch) -> CheckpointManifest:
         """The manifest of an epoch that a restore may go back to, or ``InvalidUseError`` saying why not."""
         self._check_reachable(epoch)
         if damaged := self.unclear or self._lost.get(epoch):
             raise InvalidUseError(f"{damaged.why} epoch={epoch}")
         return self._manifests[epoch]
 
-    def _check_reachable(self, epoch: int) -> None:
+    def _check_reachable(self, epoch: Epoch) -> None:
         if epoch < self.oldest_restorable:  # whether there ever was one is forgotten
             oldest = self.oldest_restorable
             raise InvalidUseError(f"a checkpoint this old is no longer retained epoch={epoch} oldest={oldest}")
@@ -178,7 +179,7 @@ class LogView:
         except InvalidUseError as error:
             raise CorruptDataError(f"the log is broken at slot {entry.slot}: {error}") from error
         if isinstance(entry, Takeover):
-            self.term = entry.slot
+            self.term = entry.term
         elif isinstance(entry, Restore):
             self._restore(entry.slot, entry.parent)
         elif isinstance(entry, Damaged):
@@ -189,8 +190,8 @@ class LogView:
             self._commit(entry.manifest)
         self.next_slot = entry.slot + 1
 
-    def _restore(self, slot: int, parent: int | None) -> None:
-        self.gang, self.unclear = slot, None
+    def _restore(self, slot: Slot, parent: Epoch | None) -> None:
+        self.gang, self.unclear = GangNumber(slot), None
         self.damage = tuple(replace(d, effect="none") if d.effect == "unclear" else d for d in self.damage)
         while self._lineage and self._lineage[-1] != parent:
             self._left.add(self._lineage.pop())
@@ -199,12 +200,13 @@ class LogView:
         self.damage += (entry,)
         match entry.effect:
             case "takeover":
-                self.term = entry.slot
+                self.term = Term(entry.slot)
             case "restore":
                 self._restore(entry.slot, entry.parent)
             case "commit":
-                self._lost[entry.slot] = entry
-                self._lineage.append(entry.slot)
+                epoch = Epoch(entry.slot)
+                self._lost[epoch] = entry
+                self._lineage.append(epoch)
             case "unclear":
                 self.unclear = entry
             case _:
@@ -226,7 +228,7 @@ class LogView:
         bound, every = self.oldest_restorable, self._manifests
         self._manifests = {e: m for e, m in every.items() if e >= bound or m.is_savepoint}
         named = {c.epoch for m in self._manifests.values() for c in m.committables}
-        named.add(next((e for e in self.lineage() if e < bound and e not in self._lost), 0))
+        named.add(next((e for e in self.lineage() if e < bound and e not in self._lost), NO_EPOCH))
         self._lineage = [e for e in self._lineage if e >= bound or e in named]
         self._left = {e for e in self._left if e >= bound}
 
@@ -245,7 +247,7 @@ class LogView:
         elif isinstance(entry, Commit):
             self._check_commit(entry.manifest)
 
-    def _check_restore(self, parent: int | None) -> None:
+    def _check_restore(self, parent: Epoch | None) -> None:
         if parent is not None:
             self._check_reachable(parent)
 
@@ -269,7 +271,7 @@ class LogView:
         if head is not None and head.final:
             raise InvalidUseError("nothing follows a final checkpoint")
         if self.head_epoch in self._lost:
-            sound = next((epoch for epoch in self.lineage() if epoch not in self._lost), 0)
+            sound = next((epoch for epoch in self.lineage() if epoch not in self._lost), NO_EPOCH)
             # One that is too old to be held can't be compared with.
             manifest.check_lost_parent(self.head_epoch, self._manifests.get(sound))
         else:
@@ -312,10 +314,10 @@ class LogView:
                 case Damaged() as damaged if slot in base.unread:
                     self.damage += (replace(damaged, kind=None, effect="none"),)
                 case Damaged() as damaged:
-                    self._lost[slot] = replace(damaged, effect="commit")
-                    self.damage += (self._lost[slot],)
+                    self._lost[Epoch(slot)] = replace(damaged, effect="commit")
+                    self.damage += (self._lost[Epoch(slot)],)
                 case Commit(manifest=manifest) if slot not in base.unread:
-                    self._manifests[slot] = manifest
+                    self._manifests[manifest.epoch] = manifest
                     self.last_id = max(self.last_id, manifest.checkpoint_id)
                 case None:
                     raise CorruptDataError(f"the log is broken: slot {slot} is missing, which slot {base.slot} needs")

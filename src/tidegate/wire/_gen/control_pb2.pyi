@@ -7,6 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Attendant(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE: _ClassVar[Attendant]
+    DRIVER: _ClassVar[Attendant]
+    OPERATOR: _ClassVar[Attendant]
+
 class CauseKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CAUSE_UNKNOWN: _ClassVar[CauseKind]
@@ -20,6 +26,9 @@ class CauseKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_SETUP: _ClassVar[CauseKind]
     CAUSE_STORAGE_UNAVAILABLE: _ClassVar[CauseKind]
     CAUSE_STORAGE_REFUSED: _ClassVar[CauseKind]
+NODE: Attendant
+DRIVER: Attendant
+OPERATOR: Attendant
 CAUSE_UNKNOWN: CauseKind
 CAUSE_USER_FUNCTION: CauseKind
 CAUSE_DEFECT: CauseKind
@@ -33,7 +42,7 @@ CAUSE_STORAGE_UNAVAILABLE: CauseKind
 CAUSE_STORAGE_REFUSED: CauseKind
 
 class NodeMessage(_message.Message):
-    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat", "commit_ack")
+    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat", "call", "reply", "commit_ack")
     TERM_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +54,8 @@ class NodeMessage(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ACK_FIELD_NUMBER: _ClassVar[int]
     term: int
     gang: int
@@ -57,24 +68,62 @@ class NodeMessage(_message.Message):
     failed: Failed
     stopped: Stopped
     heartbeat: Heartbeat
+    call: Call
+    reply: Reply
     commit_ack: CommitAck
-    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., commit_ack: _Optional[_Union[CommitAck, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., commit_ack: _Optional[_Union[CommitAck, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node", "gang", "address", "pid", "host", "unable")
+    __slots__ = ("node", "gang", "address", "pid", "host", "unable", "attendant", "rejoins", "draining")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     UNABLE_FIELD_NUMBER: _ClassVar[int]
+    ATTENDANT_FIELD_NUMBER: _ClassVar[int]
+    REJOINS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     node: int
     gang: int
     address: str
     pid: int
     host: str
     unable: bool
-    def __init__(self, node: _Optional[int] = ..., gang: _Optional[int] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., unable: _Optional[bool] = ...) -> None: ...
+    attendant: Attendant
+    rejoins: bool
+    draining: bool
+    def __init__(self, node: _Optional[int] = ..., gang: _Optional[int] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., unable: _Optional[bool] = ..., attendant: _Optional[_Union[Attendant, str]] = ..., rejoins: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class Call(_message.Message):
+    __slots__ = ("number", "verb", "json")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERB_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    verb: str
+    json: bytes
+    def __init__(self, number: _Optional[int] = ..., verb: _Optional[str] = ..., json: _Optional[bytes] = ...) -> None: ...
+
+class Reply(_message.Message):
+    __slots__ = ("number", "json", "error_type", "error")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    json: bytes
+    error_type: str
+    error: str
+    def __init__(self, number: _Optional[int] = ..., json: _Optional[bytes] = ..., error_type: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Adopted(_message.Message):
+    __slots__ = ("epoch", "checkpoint_id")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    checkpoint_id: int
+    def __init__(self, epoch: _Optional[int] = ..., checkpoint_id: _Optional[int] = ...) -> None: ...
 
 class InjectionAck(_message.Message):
     __slots__ = ("checkpoint_id", "gang", "term", "source_count")
@@ -161,7 +210,7 @@ class Doing(_message.Message):
     def __init__(self, what: _Optional[str] = ..., for_ms: _Optional[int] = ..., running: _Optional[bool] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("term", "gang", "welcome", "started", "inject", "promote", "abort", "committed", "finalize", "stop", "heartbeat", "drain")
+    __slots__ = ("term", "gang", "welcome", "started", "inject", "promote", "abort", "committed", "finalize", "stop", "heartbeat", "drain", "call", "reply", "adopted")
     TERM_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +223,9 @@ class CoordinatorMessage(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
     term: int
     gang: int
     welcome: Welcome
@@ -186,7 +238,10 @@ class CoordinatorMessage(_message.Message):
     stop: Stop
     heartbeat: Heartbeat
     drain: Drain
-    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., promote: _Optional[_Union[Promote, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., finalize: _Optional[_Union[Finalize, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    call: Call
+    reply: Reply
+    adopted: Adopted
+    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., promote: _Optional[_Union[Promote, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., finalize: _Optional[_Union[Finalize, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., adopted: _Optional[_Union[Adopted, _Mapping]] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("node", "address")

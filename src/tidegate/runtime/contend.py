@@ -1,0 +1,52 @@
+"""What a start does about somebody who runs the job already: refuse, stand by, or take over."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+from tidegate.core.failure.election import Alive, LeaderBeat, Silent, Unsure, Vacant
+from tidegate.errors import InvalidUseError
+from tidegate.runtime.election import Election, await_sighting
+
+log = logging.getLogger("tidegate")
+
+Contend: TypeAlias = Literal["refuse", "standby", "takeover"]
+STANDBY_LOOK_S = 0.2
+
+
+class JobOver(InvalidUseError):
+    """The job that a standby waited for has ended in good order: there is nothing to take over."""
+
+
+def contend(election: Election, job: str, how: Contend, timeout_ms: int) -> None:
+    """Return when this process may try to lead. Blocks: up to the leader's timeout; as a standby, while somebody runs the job.
+
+    A leader without a driver runs nothing: whoever brings a driver may take over from it.
+    """
+    if how == "takeover":
+        return
+    waiting = False
+    while True:
+        match await_sighting(election, timeout_ms):
+            case Alive(beat) | Unsure(beat) if beat.has_driver:
+                if how == "refuse":
+                    raise _refusal(job, beat)
+                if not waiting:
+                    log.warning("standing by: %s job=%s", beat.whereabouts, job)
+                waiting = True
+                time.sleep(STANDBY_LOOK_S)
+            case Vacant(LeaderBeat(status="STOPPED" | "FINISHED") as beat) if waiting:
+                raise JobOver(f"the job has ended, there is nothing to take over job={job} status={beat.status}")
+            case Alive() | Unsure() | Vacant() | Silent():
+                return
+
+
+def _refusal(job: str, beat: LeaderBeat) -> InvalidUseError:
+    since = datetime.fromtimestamp(beat.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return InvalidUseError(
+        f"this job runs already, since {since}: stop it, wait beside it with standby=True (--standby), or replace it with "
+        f"takeover=True (--takeover) job={job} leader={beat.whereabouts}"
+    )

@@ -1,0 +1,301 @@
+"""Leaders before and after this one: heartbeats, the gang that an earlier leader left, and following one that took over.
+
+It performs; when somebody is silent, and what becomes of a gang, is decided by ``core.failure``. Runs in the leader's thread, but
+for what says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
+
+from tidegate.clock import Clock
+from tidegate.core.checkpoint import events as ev
+from tidegate.core.checkpoint import orders as do
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.failure.election import BEATS, RESIGNED, LeaderBeat
+from tidegate.core.failure.restart import Failure, FailureKind
+from tidegate.core.log.entries import Takeover
+from tidegate.errors import TidegateError
+from tidegate.ids import Term
+from tidegate.runtime.blocking import BlockingWork
+from tidegate.runtime.election import this_process
+from tidegate.runtime.following import LOOK_MS, Following
+from tidegate.runtime.gang import Exit, LocalHost, NodeConnection
+from tidegate.runtime.gangs import Gangs
+from tidegate.runtime.leadersetup import LeaderSetup
+from tidegate.runtime.remotedriver import RemoteDriver
+from tidegate.runtime.report import stepped_down
+from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.threads import Threads
+from tidegate.runtime.timers import Timers
+from tidegate.wire._gen import control_pb2 as pb
+
+log = logging.getLogger("tidegate")
+
+DRIVER_GRACE_MS = 30_000
+"""A driver whose line is gone may come back; its nodes go on meanwhile."""
+
+
+ASK_LIMIT_S = 5.0
+
+T = TypeVar("T")
+
+
+class Leading(Protocol):
+    """The leader, as its succession sees it."""
+
+    job: str
+    status: str
+
+    @property
+    def machine(self) -> DistributedCheckpointCoordinator:
+        """The coordinator of now."""
+
+    @property
+    def over(self) -> bool:
+        """The job has ended, as far as this process has to do with it."""
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have this done in the leader's thread. Any thread."""
+
+    def later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
+        """Have this done on an executor; what it returns comes back as an event."""
+
+    def choose_restore(self) -> None:
+        """Start a gang from what the log says."""
+
+    def lead_with(self, machine: DistributedCheckpointCoordinator) -> None:
+        """Lead again, from the log as it is."""
+
+    def finish(self, status: str) -> None:
+        """The job has ended."""
+
+    def give_up(self, cause: Failure) -> None:
+        """The job has failed."""
+
+    def why_stepped_down(self, reason: do.StepDownReason) -> str:
+        """For people."""
+
+
+class Succession:
+    """One process's part in who leads a job. ``following`` is there while somebody else does."""
+
+    def __init__(
+        self,
+        leader: Leading,
+        setup: LeaderSetup,
+        gangs: Gangs,
+        blocking: BlockingWork,
+        *,
+        clock: Clock,
+        timers: Timers,
+        threads: Threads,
+    ) -> None:
+        self._leader = leader
+        self._setup = setup
+        self._gangs = gangs
+        self._blocking = blocking
+        self._clock = clock
+        self._timers = timers
+        self._threads = threads
+        self._host = setup.gangs.host
+        self._waits_for_driver = False
+        self._beats = 0
+        self._beating = False
+        self.adopts = setup.coordinator.role == "coordinator"
+        """A gang may run that an earlier leader has started."""
+        self.following: Following | None = None
+        self.replaced_by: Takeover | None = None
+        self.since_ms = clock.wall_ms()
+        self.address = ""
+        """Where nodes find this leader."""
+        self.led_from: Callable[[str, Term], None] = lambda address, term: None
+        """Tells the next gang where its leader is, and its term."""
+
+    # -- the gang of an earlier leader -----------------------------------------------------------------------------
+
+    def took_over(self) -> None:
+        """This leader's term has begun."""
+        term = self._leader.machine.term
+        if isinstance(self._host, RemoteDriver) and term is not None:
+            self._host.term = term
+        elif self.address and term is not None:
+            self.led_from(self.address, term)
+        self.beat()
+
+    def resolve(self) -> None:
+        """Go on with the gang that runs, if there may be one, else start another. Without a driver neither can be."""
+        view, adopts = self._leader.machine.log, self.adopts
+        self.adopts = False
+        lost = view.head_is_lost or (view.head is not None and view.head.final)
+        if adopts and not lost:
+            self._gangs.adopt(view.gang, view.head)
+        elif self._host.attached:
+            self._gangs.when_ready(self._leader.choose_restore)
+        else:
+            self._waits_for_driver = True
+            log.warning("waiting for a driver that can start the job's nodes job=%s", self._leader.job)
+
+    # -- the driver of a leader elsewhere ----------------------------------------------------------------------------
+
+    def driver_changed(self) -> None:
+        """The driver has come, or its line is gone. Any thread."""
+        self._leader.post(self._driver_changed)
+
+    def _driver_changed(self) -> None:
+        self.beat()
+        self._gangs.driver_changed()
+        if self._host.attached and self._waits_for_driver:
+            self._waits_for_driver = False
+            self._gangs.when_ready(self._leader.choose_restore)
+        if not self._host.attached:
+            self._timers.at(self._clock.now_ms() + DRIVER_GRACE_MS, self._give_driver_up)
+
+    def _give_driver_up(self) -> None:
+        if isinstance(self._host, RemoteDriver) and not self._host.attached:
+            self._host.given_up(f"its driver has been gone for {DRIVER_GRACE_MS / 1000:.0f} s")
+
+    def driver_exited(self, connection: NodeConnection, gang: int, why: Exit | None) -> None:
+        """The driver says that a gang has ended. Any thread."""
+        if isinstance(self._host, RemoteDriver) and self._host.is_mine(connection):
+            self._host.exited(gang, why)
+
+    # -- another leader ------------------------------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """Lead no more, without ending the job: whoever stands by takes over at once. Any thread."""
+        self._leader.post(partial(self._leader.finish, RESIGNED))
+
+    def step_down(self, reason: do.StepDownReason) -> None:
+        """A driver whose job a coordinator has taken over follows it; everybody else is done."""
+        by = reason.by if isinstance(reason, do.Replaced) else None
+        if by is not None and by.role == "coordinator" and self._may_follow:
+            told = stepped_down(reason)
+            log.warning("a coordinator leads this job now, its nodes go on: %s job=%s", told, self._leader.job)
+            self._follow(by.term)
+            return
+        self.replaced_by = by
+        self._leader.give_up(Failure(FailureKind.SETUP, self._leader.why_stepped_down(reason)))
+
+    @property
+    def _may_follow(self) -> bool:
+        setup = self._setup
+        return self._leader.machine.role == "driver" and setup.connect is not None and setup.election is not None
+
+    def _follow(self, term: int) -> None:
+        setup, gang, machine = self._setup, self._gangs.hand_over(), self._leader.machine
+        assert setup.election is not None and setup.connect is not None
+        assert isinstance(self._host, LocalHost) and isinstance(setup.publisher, Publisher)
+        self.following = Following(
+            self,
+            host=self._host,
+            publisher=setup.publisher,
+            election=setup.election,
+            connect=setup.connect,
+            moved=self.led_from,
+            threads=self._threads,
+            timeout_ms=setup.leader_timeout_ms,
+            hello=pb.Hello(attendant=pb.DRIVER, gang=gang or 0, pid=machine.pid, host=machine.host),
+            term=term,
+        )
+        self._watch_leader()
+
+    def _watch_leader(self) -> None:
+        if self.following is not None:
+            self._leader.later("election", self.following.look, None)
+            self._timers.at(self._clock.now_ms() + LOOK_MS, self._watch_leader)
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self._leader.job
+
+    def ask(self, verb: str, ours: Callable[[], T]) -> T:
+        """What the leader elsewhere says; what this process knows when it leads itself, or nobody can be asked. Blocks."""
+        following = self.following
+        if following is None:
+            return ours()
+        try:
+            return cast(T, following.ask(verb).result(ASK_LIMIT_S))
+        except (TidegateError, TimeoutError):
+            return ours()
+
+    def lead_again(self) -> None:
+        """The leader elsewhere is gone: this driver leads, and its gang goes on. Any thread."""
+        self._leader.post(self._lead_again)
+
+    def _lead_again(self) -> None:
+        following, self.following = self.following, None
+        if following is None or self._setup.again is None:
+            return
+        log.warning("nobody leads: this driver takes over job=%s", self._leader.job)
+        self._leader.later("election", lambda _: following.close(), None)
+        self.adopts, self._beats = True, 0
+        self._leader.lead_with(self._setup.again())
+
+    def led_to_its_end(self, status: str, error: str | None) -> None:
+        """The leader elsewhere has ended the job. Any thread."""
+        failure = Failure(FailureKind.DEFECT, error or "the job has failed")
+        end = partial(self._leader.give_up, failure) if status == "FAILED" else partial(self._leader.finish, status)
+        self._leader.post(end)
+
+    def led_elsewhere(self, status: str) -> None:
+        """What the leader elsewhere says. Any thread."""
+        if self.following is not None and not self._leader.over:
+            self._leader.status = status
+
+    # -- heartbeats ------------------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Say that this leader is there; and go on doing so."""
+        machine, election = self._leader.machine, self._setup.election
+        if election is None or self.following is not None or machine.term is None or self._leader.over:
+            return
+        slot = machine.log.next_slot - 1
+        self._leader.later("beat", self._blocking.beat, (election, self._heartbeat(), slot))
+        if not self._beating:
+            self._beating = True
+            self._timers.at(self._clock.now_ms() + self._setup.leader_timeout_ms // BEATS, self._beat_again)
+
+    def _beat_again(self) -> None:
+        self._beating = False
+        self.beat()
+
+    def _heartbeat(self) -> LeaderBeat:
+        machine = self._leader.machine
+        assert machine.term is not None
+        host, pid, process = this_process()
+        self._beats += 1
+        return LeaderBeat(
+            term=machine.term,
+            sequence=self._beats,
+            leader=machine.leader,
+            role=machine.role,
+            host=host,
+            pid=pid,
+            process=process,
+            since_ms=self.since_ms,
+            address=self.address,
+            gang=machine.log.gang,
+            status=self._leader.status,
+            has_driver=self._host.attached,
+        )
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def leaves_gang(self) -> bool:
+        """The gang goes on without this leader: it is its successor's, and was never this process's."""
+        elsewhere = isinstance(self._host, RemoteDriver)
+        return elsewhere and (self.replaced_by is not None or self._leader.status == RESIGNED)
+
+    def end(self) -> None:
+        """Say how it ended: nobody needs to wait for this leader's silence. Only while nobody else leads. Blocks."""
+        following, election = self.following, self._setup.election
+        if following is not None:
+            following.close()
+        elif election is not None and self._leader.machine.term is not None and self.replaced_by is None:
+            election.announce(self._heartbeat())
