@@ -180,6 +180,7 @@ THE_REST = {
     ("core/failure/problems.py", "fact"): "tells nothing of the store and the sinks",
     ("core/log/entries.py", "follower"): "explains nothing",
     ("core/log/view.py", "found.get(slot)"): "is sound",
+    ("operators/stored.py", "piece.kind"): "shown by another piece, or no rows of the user's",
     ("planner/rules.py", "child"): "no filter goes through it",
     ("runtime/failure.py", "error"): "any other exception is a defect",
     ("runtime/leader.py", "effect"): "commands to the nodes",

@@ -43,6 +43,8 @@ def current_rows(
                 found += [run.batch for run in piece.runs]
             case PendingOutput.kind if not overlapping:
                 found += [emitted.rest(run.batch, keys) for run, emitted in stored_runs(piece.meta, piece.runs)]
+            case _:
+                pass  # shown by another piece, or no rows of the user's
     return [batch for batch in found if batch.num_rows]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from tidegate.clock import Clock
 from tidegate.core.checkpoint import events as ev
@@ -69,12 +69,15 @@ class RestoreChoosing:
 
     def _again(self, why: str) -> None:
         self._watch.failed(ProblemKind.RESTORE, why)
-        match self._patience.failed():
+        verdict = self._patience.failed()
+        match verdict:
             case GiveUp(failures):
                 unread = f"the checkpoint to go on from can't be read: {why}"
                 self._leader.give_up(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
             case RestartAfter(wait_ms):
                 self._timers.at(self._clock.now_ms() + wait_ms, self.choose)
+            case _:
+                assert_never(verdict)
 
     def _decide(self, _: None) -> ev.Event | None:
         # The coordinator has looked into the log before it asked, and changes nothing until this is answered.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 from tidegate.core.failure.election import Alive, LeaderBeat, Silent, Unsure, Vacant
 from tidegate.errors import InvalidUseError
@@ -30,7 +30,8 @@ def contend(election: Election, job: str, how: Contend, timeout_ms: int) -> None
         return
     waiting = False
     while True:
-        match await_sighting(election, timeout_ms):
+        seen = await_sighting(election, timeout_ms)
+        match seen:
             case Alive(beat) | Unsure(beat) if beat.has_driver:
                 if how == "refuse":
                     raise _refusal(job, beat)
@@ -42,6 +43,8 @@ def contend(election: Election, job: str, how: Contend, timeout_ms: int) -> None
                 raise JobOver(f"the job has ended, there is nothing to take over job={job} status={beat.status}")
             case Alive() | Unsure() | Vacant() | Silent():
                 return
+            case _:
+                assert_never(seen)
 
 
 def _refusal(job: str, beat: LeaderBeat) -> InvalidUseError:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
 from tidegate.clock import SystemClock
 from tidegate.core.checkpoint.adapt import UnalignedStreak
@@ -82,7 +83,8 @@ class Coordinator:
         timeout_ms = self._description().leader_timeout_ms
         said: tuple[int, str] | None = None
         while not self._stopping:
-            match await_sighting(self._election, timeout_ms):
+            seen = await_sighting(self._election, timeout_ms)
+            match seen:
                 case Silent(beat):
                     say(f"the leader is silent, taking over job={self._job} leader={beat.whereabouts}")
                     return None
@@ -93,6 +95,8 @@ class Coordinator:
                         say(f"standing by job={self._job} leader={beat.whereabouts}")
                 case Vacant():
                     pass  # one that failed may be started again
+                case _:
+                    assert_never(seen)
             time.sleep(STANDBY_LOOK_S)
         return "STOPPED"
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from tidegate.core.checkpoint.manifest import CommittableEntry
 from tidegate.core.failure.election import Alive, LeaderBeat, LeaderWatch, Silent, Unsure, Vacant
@@ -189,15 +189,18 @@ class Following:
             return  # nobody could lead now
         now_ms, dead = int(time.monotonic() * 1000), beat is not None and is_dead(beat)
         quick = self._quick.look(beat, now_ms, dead=dead)
-        match self._watch.look(beat, now_ms, dead=dead):
+        seen = self._watch.look(beat, now_ms, dead=dead)
+        match seen:
             case Vacant(LeaderBeat(status="FINISHED" | "STOPPED" as status)):
                 self._owner.led_to_its_end(status, None)
             case Vacant():
                 self._owner.lead_again()
             case Silent():
                 self._owner.lead_again()
-            case Alive(seen) | Unsure(seen):
+            case Alive(newest) | Unsure(newest):
                 if self._broken and isinstance(quick, Silent):
                     self._owner.lead_again()
                 else:
-                    self._owner.led_elsewhere(seen.status)
+                    self._owner.led_elsewhere(newest.status)
+            case _:
+                assert_never(seen)

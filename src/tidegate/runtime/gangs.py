@@ -173,7 +173,8 @@ class Gangs:
     def _look_at_adoption(self, gang: GangState) -> None:
         if self.gang is not gang or not gang.adopting or gang.stopping:
             return
-        match self._adoption.look(self._clock.now_ms()):
+        outcome = self._adoption.look(self._clock.now_ms())
+        match outcome:
             case Adopt():
                 gang.adopt()
                 log.info("adopted gang=%s nodes=%s job=%s", gang.number, len(gang.members), self._owner.job)
@@ -185,6 +186,8 @@ class Gangs:
             case Replace(reason):
                 gang.not_joined(reason)
                 self._end(gang, reason)
+            case _:
+                assert_never(outcome)
 
     def hand_over(self) -> GangNumber | None:
         """Another leader goes on with this gang: nobody is stopped. Gives its number."""

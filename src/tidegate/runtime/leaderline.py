@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from tidegate.core.failure.election import GoHome, LeaderBeat, Move, Stay, whom_to_follow
 from tidegate.errors import WAITED_FOR, FencedError, NodeUnreachable, ThreadDied
@@ -92,6 +93,7 @@ class LeaderLine:
         self._answered = True
         """False between the hello of a rejoining node and the first word of its new leader."""
         self._generation = 0
+        self._lost: deque[Client] = deque()
         self._client: Client | None = None
         if address is not None:
             self._open(address)
@@ -119,6 +121,7 @@ class LeaderLine:
             self._over = True
             client, self._client = self._client, None
         self._wake.set()
+        self._close_lost()
         if client is not None:
             client.close()
         if self._follower is not None and self._follower is not threading.current_thread():
@@ -146,7 +149,7 @@ class LeaderLine:
                 if self._over or mine != self._generation:
                     return
                 self._generation += 1
-                self._client = None
+                self._leave()
             self._left(reason)
 
         client = self._connect(address, said, lost)
@@ -157,6 +160,16 @@ class LeaderLine:
         if not current:
             client.close(0.0)
         return current
+
+    def _leave(self) -> None:
+        """The line of now is over. It is closed by another thread than its own; with the lock."""
+        if self._client is not None:
+            self._lost.append(self._client)
+        self._client = None
+
+    def _close_lost(self) -> None:
+        while self._lost:
+            self._lost.popleft().close(0.0)
 
     def _left(self, reason: Exception) -> None:
         """A line that broke. Final where nobody else can come, or nobody has ever answered."""
@@ -184,6 +197,7 @@ class LeaderLine:
         while not self._over:
             self._wake.wait(self._pause_s())
             self._wake.clear()
+            self._close_lost()
             if not self._over:
                 self._look()
 
@@ -201,13 +215,16 @@ class LeaderLine:
             beat = self._election.newest()
         except WAITED_FOR:
             beat = None  # nobody can tell now
-        match self._whom(beat):
+        whom = self._whom(beat)
+        match whom:
             case Move(newest):
                 self._move(newest)
             case GoHome(reason):
                 self._end(NodeUnreachable(reason))
             case Stay():
                 pass
+            case _:
+                assert_never(whom)
         self._check_grace()
 
     def _whom(self, beat: LeaderBeat | None) -> Stay | Move | GoHome:
