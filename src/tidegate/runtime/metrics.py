@@ -112,9 +112,7 @@ class CheckpointMetrics(TypedDict):
     last_barrier_latency_ms: Annotated[int, Metric("ms", "from the notice of a checkpoint to the last subtask's cut")]
     max_barrier_latency_ms: Annotated[int, Metric("ms", "the longest from a notice to the last subtask's cut")]
     checkpoint_promotions: Annotated[int, Metric("checkpoints", "whose barriers were told to overtake", "run")]
-    commit_notice_retries: Annotated[
-        int, Metric("messages", "that told a node of a commit again, unacknowledged", "run")
-    ]
+    commit_notice_retries: Annotated[int, Metric("messages", "that told a node of a commit again, unacknowledged", "run")]
     duplicate_acks: Annotated[int, Metric("messages", "reports of nodes that had reported already", "run")]
     put_retries: Annotated[int, Metric("tries", "to write an entry of the log, but the first", "run")]
     publish_retries: Annotated[int, Metric("tries", "to make committed rows visible, but the first", "run")]

@@ -42,7 +42,7 @@ CheckpointEvent: TypeAlias = (
 
 
 class Checkpoints:
-    """The attempt under way, and all that outlives it until the next: schedule, requests, staged committables, alignment timeout."""
+    """The attempt under way, and what outlives it until the next: schedule, requests, staged committables, alignment timeout."""
 
     def __init__(
         self,

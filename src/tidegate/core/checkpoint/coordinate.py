@@ -49,8 +49,7 @@ class DistributedCheckpointCoordinator:
         self.publishing = PublishQueue.of(config)
         self.checkpoints = Checkpoints(shape, config, self.leadership, self.gang, self.publishing, self.metrics)
         self._out = EffectCollector()
-        self._wall_ms = 0
-        self._stopping = self._sinks_ahead = False
+        self._wall_ms, self._stopping, self._sinks_ahead = 0, False, False
 
     @property
     def log(self) -> LogView:
@@ -75,8 +74,6 @@ class DistributedCheckpointCoordinator:
     def is_public(self, epoch: int) -> bool:
         """True when sinks have confirmed all that manifests up to this epoch named."""
         return self.publishing.is_public(epoch)
-
-    # -- the door
 
     def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[orders.Effect]:
         """Take a fact, give the orders that follow, to be performed in this order. An error leaves everything as it was.
