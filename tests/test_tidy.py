@@ -175,7 +175,8 @@ def test_the_rule_about_attributes_sees_one() -> None:
 THE_REST = {
     ("bench/growth.py", "order"): "only what the benchmark answers",
     ("core/barrier/subtask.py", "effect"): "passed on",
-    ("core/checkpoint/lead.py", "self.mode"): "nothing to go on with",
+    ("core/checkpoint/coordinate.py", "event"): "about an attempt; its machine ends the match",
+    ("core/checkpoint/progress.py", "at.mode"): "nothing to go on with",
     ("core/failure/problems.py", "fact"): "tells nothing of the store and the sinks",
     ("core/log/entries.py", "follower"): "explains nothing",
     ("core/log/view.py", "found.get(slot)"): "is sound",

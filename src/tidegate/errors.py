@@ -5,7 +5,7 @@ Messages are lower case, say what to do and end in ``key=value``. All of them su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class TidegateError(Exception):
@@ -50,11 +50,19 @@ class CorruptDataError(TidegateError):
 
 
 class CheckpointAbortedError(TidegateError):
-    """This checkpoint is over; the job goes on."""
+    """This checkpoint is over; the job goes on. ``failed_nodes`` are those that it failed on, each with its reason."""
 
-    def __init__(self, message: str = "", *, checkpoint_id: int = 0, story: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        checkpoint_id: int = 0,
+        failed_nodes: Mapping[int, str] | None = None,
+        story: Sequence[str] = (),
+    ) -> None:
         super().__init__(message, story=story)
         self.checkpoint_id = checkpoint_id
+        self.failed_nodes = dict(failed_nodes or {})
 
 
 class ProtocolError(TidegateError):
@@ -174,8 +182,16 @@ class NodeFailed(CheckpointAbortedError):
     """A node was lost or reported a failure during the checkpoint."""
 
 
+class NodeRejected(NodeFailed):
+    """A node answered that it can't take part in the checkpoint."""
+
+
 class CheckpointTimeout(CheckpointAbortedError):
     """The checkpoint did not complete within its deadline."""
+
+
+class NodeTimeout(CheckpointTimeout):
+    """Nodes were asked and did not answer in time."""
 
 
 class NodeUnreachable(RetryableError):

@@ -103,6 +103,8 @@ class Node:
     shared: str | None = None
     uploaded: dict[int, str] = field(default_factory=dict)
     staged: list[CommittableEntry] = field(default_factory=list)
+    born: int = 0
+    """The term of the leader that started it."""
 
     def command(self, leader: Reign, order: Any) -> None:
         stamp = order.stamp
@@ -110,6 +112,8 @@ class Node:
             return
         self.term = stamp.term
         self.committed(stamp.committed_id)
+        if isinstance(order, orders.SendStarted):
+            self.check_adopted(leader, stamp.term)
         match order:
             case orders.SendInject(checkpoint_id=number) | orders.SendFinalize(checkpoint_id=number):
                 if number > self.dead:
@@ -117,8 +121,17 @@ class Node:
                     self.fire(leader, number)
             case orders.SendAbort(checkpoint_id=number):
                 self.dead = max(self.dead, number)
+            case orders.SendCommitted(checkpoint_id=number):
+                self.world.mail.append((leader, events.CommitAcked(self.index, self.gang, self.term, number)))
             case _:
                 pass
+
+    def check_adopted(self, leader: Reign, term: int) -> None:
+        """Before a leader starts a checkpoint on the gang of another, nothing of the one before is left on its nodes."""
+        if self.born < term:
+            require(self.dead >= term << 32, "what is below the term is dead", (self.dead, term))
+        named = self.world.truth.named() if leader.machine.term == self.world.truth.term else {}
+        require(not any(c.key in named for c in self.staged), "nodes know what is committed", self.staged)
 
     def committed(self, number: int) -> None:
         self.staged = [c for c in self.staged if c.checkpoint_id > number]
@@ -130,7 +143,7 @@ class Node:
             self.staged.append(CommittableEntry("out", self.index, self.gang, number, rows))
             self.cut = self.offset
         mail = self.world.mail
-        mail.append((leader, events.InjectionAcked(self.index, self.gang, self.term, number)))
+        mail.append((leader, events.InjectionAcked(self.index, self.gang, self.term, number, 1)))
         mail.append((leader, events.NodePrepared(self.ack(number))))
 
     def ack(self, number: int) -> PrepareAck:
@@ -176,6 +189,8 @@ class Reign:
     told: set[int] = field(default_factory=set)
     at_ms: int | None = None
     done: list[orders.Effect] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)
+    """The gangs that it was told are gone."""
 
 
 @dataclass
@@ -361,8 +376,20 @@ class World:
             definite = False
         if definite or isinstance(event, events.LogRead):
             reign.open_put = None
-        for order in reign.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms):
+        was = reign.machine.mode
+        given = reign.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms)
+        if was is not Mode.RUNNING and reign.machine.mode is Mode.RUNNING:
+            self.check_members(reign, event)
+        if isinstance(event, events.GangLost):
+            reign.lost.add(event.gang)
+        for order in given:
             self.ordered(reign, order)
+
+    def check_members(self, reign: Reign, event: events.Event) -> None:
+        """Whoever runs a gang runs the log's, and none that it was told is gone."""
+        assert isinstance(event, events.GangRunning)
+        require(event.gang == reign.machine.log.gang, "the gang is the log's", event)
+        require(event.gang not in reign.lost, "a lost gang is not taken back", event)
 
     def ordered(self, reign: Reign, order: orders.Effect) -> None:
         disturbing = orders.SendAbort | orders.StartGang | orders.StopGang | orders.CollectGarbage
@@ -412,13 +439,13 @@ class World:
             epoch = None if order.manifest is None else order.manifest.epoch
             require(epoch == self.truth.head, "restore follows the log", (epoch, self.truth.head))
             self.check_exact()
-        nodes = {n: self.restored(order, n) for n in range(NODES)}
+        nodes = {n: self.restored(order, n, reign.machine.leadership.own_term) for n in range(NODES)}
         self.gangs.append(Gang(order.gang, nodes))
         everyone = frozenset(nodes)
         self.mail.append((reign, events.GangRunning(order.gang, everyone, everyone)))
 
-    def restored(self, order: orders.StartGang, index: int) -> Node:
-        node = Node(self, order.gang, index)
+    def restored(self, order: orders.StartGang, index: int, term: int) -> Node:
+        node = Node(self, order.gang, index, born=term)
         if order.manifest is not None:
             state: Any = next(e.state for e in order.manifest.sources if e.subtask == index)
             node.offset = node.cut = state["offset"]

@@ -26,6 +26,11 @@ EVERYONE = frozenset(range(NODES))
 UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
+def kinds(given: list[orders.Effect]) -> list[type]:
+    """What was ordered, timers left out."""
+    return [type(order) for order in given if not isinstance(order, orders.SetTimer)]
+
+
 def make_ack(node: int, checkpoint_id: int, gang: int = 0, *, rows: bool = True, **changes: Any) -> PrepareAck:
     """A complete report with one uploaded object and, by default, one committable."""
     path = PATHS.state(checkpoint_id, node)
@@ -78,6 +83,8 @@ class Driver:
         self.log = log
         self.confirms = True
         """Whether the log ends with our entry is asked often, and here the answer is yes."""
+        self.acks_commits = True
+        """Nodes that are told of a commit say that they know."""
 
     def tell(self, event: events.Event, at_ms: int | None = None) -> list[orders.Effect]:
         self.now_ms = self.now_ms if at_ms is None else at_ms
@@ -86,6 +93,10 @@ class Driver:
             for check in [order for order in given if isinstance(order, orders.CheckLog)]:
                 given = [order for order in given if order is not check]
                 given += self.machine.handle(events.LogChecked(check.slot, events.Last()), self.now_ms, 1_700_000_000_000)
+        for told in [order for order in given if isinstance(order, orders.SendCommitted) and self.acks_commits]:
+            given += self.machine.handle(
+                events.CommitAcked(told.node, told.stamp.gang, told.stamp.term, told.checkpoint_id), self.now_ms
+            )
         self.orders += given
         return given
 
@@ -153,7 +164,7 @@ class Driver:
     def inject_acked(self, node: int) -> list[orders.Effect]:
         gang, term = self.machine.log.gang, self.machine.term
         assert term is not None
-        return self.tell(events.InjectionAcked(node, gang, term, self.live))
+        return self.tell(events.InjectionAcked(node, gang, term, self.live, 1))
 
     def prepared(self, node: int, **changes: Any) -> list[orders.Effect]:
         return self.tell(events.NodePrepared(make_ack(node, self.live, self.machine.log.gang, **changes)))

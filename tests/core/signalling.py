@@ -17,9 +17,9 @@ from tidegate.core.barrier.align import UnalignedCheckpointConfig
 from tidegate.core.barrier.effects import CheckpointFailed, Effect, Ended, Fire, Forward, Process, SnapshotComplete
 from tidegate.core.barrier.messages import CheckpointBarrier, Control, Event, StreamMessage
 from tidegate.core.barrier.subtask import Subtask
+from tidegate.core.control.ask import ControlChanged, EmitSignal, ReleaseCheckpoint, SignalAnswered, SignalRequest
 from tidegate.core.control.head import ControlSourceProcessor
 from tidegate.core.control.parameters import ParameterEntry
-from tidegate.core.control.requests import ControlChanged, EmitSignal, ReleaseCheckpoint, SignalAnswered, SignalRequest
 from tidegate.core.control.signals import BarrierControlSignalKind
 
 SOURCES, JOIN, SINK = (0, 1), 2, 3

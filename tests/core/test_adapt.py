@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.checkpoint import command, orders
 from tidegate.core.checkpoint.adapt import AlignmentTimeout, Observed, UnalignedStreak
-from tidegate.core.checkpoint.attempt import Attempt, Promote
+from tidegate.core.checkpoint.attempt import CheckpointAttempt, Promote
 from tidegate.core.checkpoint.config import CheckpointConfig
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.errors import InvalidUseError, ThresholdTooLow
@@ -96,10 +96,10 @@ def test_who_asked_for_overtaking_is_not_warned_of_it() -> None:
 # -- in force ------------------------------------------------------------------------------------------------
 
 
-def attempt(**fields: object) -> Attempt:
+def attempt(**fields: object) -> CheckpointAttempt:
     given = {"checkpoint_id": 1, "epoch": 0, "parent": None, "gang": 0, "term": 0, "started_ms": 0}
     nodes = {"nodes": frozenset({0}), "sources": frozenset({0})}
-    return Attempt(**{**given, **nodes, **fields})  # type: ignore[arg-type]
+    return CheckpointAttempt(**{**given, **nodes, **fields})  # type: ignore[arg-type]
 
 
 def test_it_is_off_unless_asked_for() -> None:

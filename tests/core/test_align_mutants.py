@@ -24,8 +24,9 @@ from tidegate.core.barrier.effects import Fire, SnapshotComplete
 from tidegate.core.barrier.input import InputChannel
 from tidegate.core.barrier.messages import Barrier, Event, Watermark
 from tidegate.core.barrier.output import OutputQueue
+from tidegate.core.barrier.pending import PendingSnapshot
 from tidegate.core.barrier.record import ChannelRecording
-from tidegate.core.barrier.subtask import Snapshot, Subtask
+from tidegate.core.barrier.subtask import Subtask
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.errors import TidegateError
 
@@ -169,7 +170,7 @@ def applies_watermarks_at_receipt(self: Any, input_id: int, message: Any) -> Any
     effects = _receive(self, input_id, message)
     if isinstance(message, Watermark):
         self._channels[input_id].watermark = message.timestamp
-        effects = effects + self._advance()
+        effects = effects + self._time.advance()
     return effects
 
 
@@ -276,7 +277,7 @@ MUTANTS = (
     Mutant("the barrier goes to one output only", Subtask, "fired", places_on_the_first_output_only, DIAMOND,
            promise="I3"),
     Mutant("a promotion records nothing", OutputQueue, "_record", passes_without_recording, CHAIN),
-    Mutant("acknowledged before the barrier has left", Snapshot, "is_whole",
+    Mutant("acknowledged before the barrier has left", PendingSnapshot, "is_whole",
            property(lambda self: self.placed and (self.finished or self.inputs is not None)), CHAIN),
     Mutant("an end counts before its turn", UnalignedCheckpointer, "_receive_end", counts_an_end_at_receipt,
            ALIGNED),

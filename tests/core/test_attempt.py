@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from tidegate.core.checkpoint.adapt import AlignmentTimeout, Observed
 from tidegate.core.checkpoint.attempt import (
     LEGAL_PHASES,
-    Attempt,
+    CheckpointAttempt,
     CheckpointPhase,
-    GiveUp,
+    Expired,
     Promote,
     assemble,
     uuid7,
 )
 from tidegate.core.checkpoint.manifest import CommittableEntry, InFlightEntry, ObjectEntry
-from tidegate.core.control.requests import ControlChanged
+from tidegate.core.control.ask import ControlChanged
 from tidegate.errors import (
     BarrierInjectionFailed,
     CheckpointTimeout,
@@ -34,7 +34,7 @@ from tidegate.errors import (
 P = CheckpointPhase
 
 
-def attempt(**changes: Any) -> Attempt:
+def attempt(**changes: Any) -> CheckpointAttempt:
     fields: dict[str, Any] = {
         "checkpoint_id": 5,
         "epoch": 3,
@@ -45,10 +45,10 @@ def attempt(**changes: Any) -> Attempt:
         "sources": EVERYONE,
         "started_ms": 100,
     }
-    return Attempt(**(fields | changes))
+    return CheckpointAttempt(**(fields | changes))
 
 
-def waiting() -> Attempt:
+def waiting() -> CheckpointAttempt:
     live = attempt()
     for node in EVERYONE:
         live.injection_acked(node, 150)
@@ -102,7 +102,7 @@ def test_sources_that_do_not_take_the_barrier_in_time_are_named() -> None:
     live = attempt()
     live.injection_acked(0, 110)
     late = live.overdue(replace(CONFIG, unaligned_threshold_ms=900), 500)
-    assert isinstance(late, GiveUp) and isinstance(late.error, BarrierInjectionFailed)
+    assert isinstance(late, Expired) and isinstance(late.error, BarrierInjectionFailed)
     assert "nodes=[1]" in str(late.error)
 
 
@@ -113,7 +113,7 @@ def test_nodes_that_stay_silent_for_too_long_are_named() -> None:
     assert live.overdue(CONFIG, 799) is None
     assert live.deadline_ms(CONFIG) == 800
     late = live.overdue(CONFIG, 800)
-    assert isinstance(late, GiveUp) and isinstance(late.error, CheckpointTimeout)
+    assert isinstance(late, Expired) and isinstance(late.error, CheckpointTimeout)
     assert "nodes=[0]" in str(late.error)
 
 
@@ -123,7 +123,7 @@ def test_the_timeout_ends_it_whatever_progress_there_was() -> None:
     live.promoted = True
     assert live.deadline_ms(CONFIG) == 1_100
     late = live.overdue(CONFIG, 1_100)
-    assert isinstance(late, GiveUp) and "too long" in str(late.error)
+    assert isinstance(late, Expired) and "too long" in str(late.error)
 
 
 def test_the_threshold_promotes_once() -> None:
@@ -188,14 +188,14 @@ def test_while_injecting_the_injection_deadline_counts() -> None:
     assert attempt().deadline_ms(replace(CONFIG, unaligned_threshold_ms=900)) == 500
 
 
-def complete(**changes: Any) -> Attempt:
+def complete(**changes: Any) -> CheckpointAttempt:
     live = attempt()
     for node in EVERYONE:
         live.prepared(make_ack(node, 5, **changes), 110)
     return live
 
 
-def build(live: Attempt, committables: tuple[CommittableEntry, ...] = ()) -> Any:
+def build(live: CheckpointAttempt, committables: tuple[CommittableEntry, ...] = ()) -> Any:
     return assemble(live, SHAPE, committables, oldest=1, leader="me", wall_ms=1_700_000_000_000)
 
 

@@ -12,7 +12,6 @@ from tidegate.core.checkpoint import command
 from tidegate.core.checkpoint.orders import (
     CheckpointStarted,
     SendAbort,
-    SendCommitted,
     SendFinalize,
     SendInject,
     SendPromote,
@@ -62,6 +61,5 @@ def test_only_nodes_that_have_not_reported_are_promoted() -> None:
     assert command.promote(live, STAMP) == [SendPromote(1, STAMP, 5)]
 
 
-def test_aborts_and_commits_go_to_all() -> None:
+def test_aborts_go_to_all() -> None:
     assert command.abort({1, 0}, STAMP, 5, "why") == [SendAbort(n, STAMP, 5, "why") for n in (0, 1)]
-    assert command.committed(attempt(), STAMP) == [SendCommitted(n, STAMP, 3, 5) for n in (0, 1)]

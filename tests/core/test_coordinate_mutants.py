@@ -6,23 +6,26 @@ A mutant that survives fails its test: then the checks are too weak, not the mut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from coordination import CONFIG, Violation, World, asleep, paused, play
 
-from tidegate.core.checkpoint import attempt, coordinate, events, lead, orders, publish
-from tidegate.core.checkpoint.attempt import Attempt
+from tidegate.core.checkpoint import attempt, checkpoints, coordinate, events, orders, publish
+from tidegate.core.checkpoint.attempt import CheckpointAttempt
+from tidegate.core.checkpoint.checkpoints import Checkpoints
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
+from tidegate.core.checkpoint.leadership import Leadership
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.checkpoint.publish import Publisher
-from tidegate.core.log.append import LogAppender, PutOutcome, Taken
+from tidegate.core.checkpoint.mode import Mode
+from tidegate.core.checkpoint.publish import PublishQueue
+from tidegate.core.log.append import LogAppender, PutOutcome, StillOpen, Taken
 from tidegate.core.log.paths import JobPaths
 from tidegate.core.log.retain import garbage, trimmable
-from tidegate.core.log.view import LogView, Restore
-from tidegate.errors import TidegateError
+from tidegate.core.log.view import Commit, LogView, Restore
+from tidegate.errors import NodeFailed, TidegateError
 from tidegate.ids import CheckpointId
 
 SEEDS = 60
@@ -48,20 +51,14 @@ def mutant(*checks: str, drama: Callable[[World, int], object] = play) -> Callab
     return register
 
 
-def trusting(machine: type[Coordinator]) -> type[Coordinator]:
-    """The same coordinator with a log that takes anything, so that its own defect shows and not its second
-    defence."""
+def trusting(patch: pytest.MonkeyPatch) -> None:
+    """Let the log take anything, so that a defect shows and not the second defence against it."""
 
-    class Trusting(machine):  # type: ignore[misc, valid-type]
-        def _log_read(self, event: Any, now_ms: int) -> None:
-            if self.mode is lead.Mode.READING:
-                self.log = Gullible(event.entries)
-                self._move(lead.Mode.TAKING_OVER)
-                self._take_over(now_ms)
-            else:
-                super()._log_read(event, now_ms)
+    class Trusting(Leadership):
+        def read(self, event: events.LogRead) -> None:
+            self.log = Gullible(event.entries)
 
-    return Trusting
+    patch.setattr(coordinate, "Leadership", Trusting)
 
 
 class Gullible(LogView):
@@ -71,11 +68,11 @@ class Gullible(LogView):
 
 @mutant("I8 acks by gang")
 def acks_are_counted_by_node_only(patch: pytest.MonkeyPatch) -> World:
-    class Wrong(Coordinator):
-        def _live(self, node: int, gang: int, term: int, checkpoint_id: int) -> Attempt | None:
+    class Wrong(Checkpoints):
+        def _live(self, node: int, gang: int, term: int, checkpoint_id: int) -> CheckpointAttempt | None:
             return self.attempt if self.attempt and node in self.attempt.nodes else None
 
-        def _node_prepared(self, ack: Any, now_ms: int) -> None:
+        def _prepared(self, ack: Any, now_ms: int, wall_ms: int) -> list[orders.Effect]:
             if self.attempt is not None:
                 number = self.attempt.checkpoint_id
                 ack = replace(
@@ -83,29 +80,32 @@ def acks_are_counted_by_node_only(patch: pytest.MonkeyPatch) -> World:
                     checkpoint_id=max(number, ack.checkpoint_id),
                     term=max(number, ack.checkpoint_id) >> 32,
                 )
-            super()._node_prepared(ack, now_ms)
+            return super()._prepared(ack, now_ms, wall_ms)
 
-    return World(Wrong)
+    patch.setattr(coordinate, "Checkpoints", Wrong)
+    return World()
 
 
 @mutant("I6 ids are new")
 def ids_begin_again_after_failover(patch: pytest.MonkeyPatch) -> World:
-    class Wrong(Coordinator):
+    class Wrong(Checkpoints):
         @property
         def next_id(self) -> CheckpointId:
             return CheckpointId.of(0, self._counter + 1)
 
-    return World(Wrong)
+    patch.setattr(coordinate, "Checkpoints", Wrong)
+    return World()
 
 
 @mutant("I6 ids are new")
 def an_aborted_id_is_used_again(patch: pytest.MonkeyPatch) -> World:
-    class Wrong(Coordinator):
-        def _after_abort(self, now_ms: int, failure: bool) -> None:
+    class Wrong(Checkpoints):
+        def _after_abort(self, now_ms: int, failure: bool) -> list[orders.Effect]:
             self._counter -= 1
-            super()._after_abort(now_ms, failure)
+            return super()._after_abort(now_ms, failure)
 
-    return World(Wrong)
+    patch.setattr(coordinate, "Checkpoints", Wrong)
+    return World()
 
 
 @mutant("I5 create-only")
@@ -118,26 +118,28 @@ def a_put_overwrites(patch: pytest.MonkeyPatch) -> World:
 
 @mutant("I5 complete")
 def commit_before_all_acks(patch: pytest.MonkeyPatch) -> World:
-    patch.setattr(Attempt, "missing", property(lambda self: frozenset()))
+    patch.setattr(CheckpointAttempt, "missing", property(lambda self: frozenset()))
     return World()
 
 
 @mutant("I5 quiet while a put is open")
 def unknown_is_taken_for_failure(patch: pytest.MonkeyPatch) -> World:
     class Wrong(Coordinator):
-        def _put_answered(self, event: events.PutAnswered, now_ms: int) -> None:
-            if isinstance(event.answer, events.Unknown) and self.attempt is not None:
-                self._appender.entry = None
-                self._abort(self.attempt, self._gone(self.attempt, "put failed"), now_ms)
+        def _dispatch(self, event: events.Event, now_ms: int) -> None:
+            live = self.attempt
+            if isinstance(event, events.PutAnswered) and isinstance(event.answer, events.Unknown) and live is not None:
+                self.leadership._appender.entry = None
+                failed = NodeFailed("put failed", checkpoint_id=live.checkpoint_id)
+                self._out.give(*self.checkpoints._abort(live, failed, now_ms))
             else:
-                super()._put_answered(event, now_ms)
+                super()._dispatch(event, now_ms)
 
     return World(Wrong)
 
 
 @mutant("I5 quiet while a put is open")
 def a_timeout_aborts_after_the_put(patch: pytest.MonkeyPatch) -> World:
-    patch.setattr(Attempt, "can_abort", property(lambda self: True))
+    patch.setattr(CheckpointAttempt, "can_abort", property(lambda self: True))
     return World()
 
 
@@ -146,8 +148,8 @@ def the_gang_is_restarted_while_a_put_is_open(patch: pytest.MonkeyPatch) -> Worl
     class Wrong(Coordinator):
         def _gang_lost(self, event: events.GangLost, now_ms: int) -> None:
             super()._gang_lost(event, now_ms)
-            if self.mode is lead.Mode.SETTLING and self._appender.is_open:
-                self._out.append(orders.StartGang(self.log.gang + 1, self.log.head))
+            if self.mode is Mode.SETTLING and self.leadership.is_writing:
+                self._out.give(orders.StartGang(self.log.gang + 1, self.log.head))
 
     return World(Wrong)
 
@@ -166,7 +168,7 @@ def the_parents_objects_are_deleted(patch: pytest.MonkeyPatch) -> World:
         names = ((f"{m.checkpoint_id:020d}", path) for m in view.retained() for path in m.object_paths())
         return frozenset(path for number, path in names if number in path)
 
-    patch.setattr(coordinate, "kept_objects", own_only)
+    patch.setattr(checkpoints, "kept_objects", own_only)
     return World()
 
 
@@ -175,23 +177,32 @@ def only_the_head_is_kept(patch: pytest.MonkeyPatch) -> World:
     def head_only(view: LogView, restoring: Iterable[int] = ()) -> frozenset[str]:
         return view.head.object_paths() if view.head else frozenset()
 
-    patch.setattr(coordinate, "kept_objects", head_only)
+    patch.setattr(checkpoints, "kept_objects", head_only)
     return World()
 
 
 @mutant("I7 fencing")
 def a_deposed_leader_goes_on_in_the_next_slot(patch: pytest.MonkeyPatch) -> World:
-    class Wrong(Coordinator):
-        def _put_settled(self, outcome: PutOutcome, now_ms: int) -> None:
-            if isinstance(outcome, Taken) and self.attempt is not None:
-                self.log.apply(outcome.entry)
-                manifest = replace(outcome.ours.manifest, epoch=self.log.next_slot)  # type: ignore[union-attr]
-                entry = replace(outcome.ours, slot=self.log.next_slot, manifest=manifest)  # type: ignore[call-arg]
-                self._out.append(self._appender.put(entry, now_ms))
-            else:
-                super()._put_settled(outcome, now_ms)
+    trusting(patch)
+    trusted: type[Leadership] = coordinate.Leadership
 
-    return World(trusting(Wrong))
+    class Wrong(trusted):  # type: ignore[misc, valid-type]
+        def answered(self, event: events.PutAnswered, now_ms: int) -> Any:
+            outcome = self._appender.answered(event, now_ms)
+            if not isinstance(outcome, Taken) or not isinstance(outcome.ours, Commit):
+                return self._settled(outcome)
+            self.log.apply(outcome.entry)
+            manifest = replace(outcome.ours.manifest, epoch=self.log.next_slot)
+            self._next = self._appender.put(replace(outcome.ours, slot=self.log.next_slot, manifest=manifest), now_ms)
+            return StillOpen()
+
+        def ask_again(self, now_ms: int) -> Iterator[Any]:
+            if put := self.__dict__.pop("_next", None):
+                yield put
+            yield from super().ask_again(now_ms)
+
+    patch.setattr(coordinate, "Leadership", Wrong)
+    return World()
 
 
 @mutant("restore follows the log", "I9 exact", "I5 parent is the head")
@@ -205,22 +216,24 @@ def a_restore_is_undone_by_the_next_leader(patch: pytest.MonkeyPatch) -> World:
             self._lineage.append(max((*self._lineage, *self._left)))
 
     patch.setattr(LogView, "apply", apply)
-    return World(trusting(Coordinator))
+    trusting(patch)
+    return World()
 
 
 @mutant("I9 every row once")
 def committables_of_aborted_attempts_are_dropped(patch: pytest.MonkeyPatch) -> World:
-    class Wrong(Coordinator):
-        def _committables(self, attempt: Attempt) -> list[CommittableEntry]:
+    class Wrong(Checkpoints):
+        def _committables(self, attempt: CheckpointAttempt) -> list[CommittableEntry]:
             found = super()._committables(attempt)
             return [c for c in found if c.checkpoint_id == attempt.checkpoint_id or c.epoch]
 
-    return World(Wrong)
+    patch.setattr(coordinate, "Checkpoints", Wrong)
+    return World()
 
 
 @mutant("I9 exact", "I9 epoch order")
 def unconfirmed_committables_are_not_carried(patch: pytest.MonkeyPatch) -> World:
-    patch.setattr(Publisher, "carried", lambda self: ())
+    patch.setattr(PublishQueue, "carried", lambda self: ())
     return World()
 
 
@@ -228,50 +241,51 @@ def unconfirmed_committables_are_not_carried(patch: pytest.MonkeyPatch) -> World
 def committables_are_named_again_by_a_later_epoch(patch: pytest.MonkeyPatch) -> World:
     original = attempt.assemble
 
-    def assemble(live: Attempt, shape: Any, committables: Iterable[CommittableEntry], **rest: Any) -> Any:
+    def assemble(live: CheckpointAttempt, shape: Any, committables: Iterable[CommittableEntry], **rest: Any) -> Any:
         return original(live, shape, [replace(c, epoch=0) for c in committables], **rest)
 
-    patch.setattr(coordinate, "assemble", assemble)
+    patch.setattr(checkpoints, "assemble", assemble)
     return World()
 
 
 @mutant("I9 epoch order")
 def the_newest_epoch_is_published_first(patch: pytest.MonkeyPatch) -> World:
-    original = Publisher.committed
+    original = PublishQueue.committed
 
-    def committed(self: Publisher, manifest: CheckpointManifest) -> None:
+    def committed(self: PublishQueue, manifest: CheckpointManifest) -> None:
         original(self, manifest)
         own = tuple(c.key for c in manifest.committables if c.epoch == manifest.epoch)
         self._steps[-1] = publish._Show(manifest.epoch, own)
         if self.outstanding is None:
             self._steps.rotate(1)
 
-    patch.setattr(Publisher, "committed", committed)
+    patch.setattr(PublishQueue, "committed", committed)
     return World()
 
 
 @mutant("I9 visible only after the manifest")
 def committables_are_published_before_the_manifest(patch: pytest.MonkeyPatch) -> World:
-    class Wrong(Coordinator):
-        def _commit(self, attempt: Attempt, now_ms: int) -> None:
-            super()._commit(attempt, now_ms)
+    class Wrong(Checkpoints):
+        def _commit(self, attempt: CheckpointAttempt, now_ms: int, wall_ms: int) -> list[orders.Effect]:
+            given = super()._commit(attempt, now_ms, wall_ms)
             staged = tuple(replace(c, epoch=attempt.epoch) for a in attempt.acks.values() for c in a.committables)
-            self._out.append(orders.Publish(attempt.epoch, attempt.gang, staged))
+            return [*given, orders.Publish(attempt.epoch, attempt.gang, staged)]
 
-    return World(Wrong)
+    patch.setattr(coordinate, "Checkpoints", Wrong)
+    return World()
 
 
 @mutant("I9 exact")
 def a_new_leader_does_not_publish_the_head_again(patch: pytest.MonkeyPatch) -> World:
-    original = Publisher.recover
-    patch.setattr(Publisher, "recover", lambda self, hide, head: original(self, hide, None))
+    original = PublishQueue.recover
+    patch.setattr(PublishQueue, "recover", lambda self, hide, head: original(self, hide, None))
     return World()
 
 
 @mutant("I9 exact")
 def an_older_restore_hides_nothing(patch: pytest.MonkeyPatch) -> World:
-    original = Publisher.recover
-    patch.setattr(Publisher, "recover", lambda self, hide, head: original(self, None, head))
+    original = PublishQueue.recover
+    patch.setattr(PublishQueue, "recover", lambda self, hide, head: original(self, None, head))
     return World()
 
 
@@ -292,7 +306,7 @@ def a_gang_starts_before_its_restore_is_written(patch: pytest.MonkeyPatch) -> Wo
     class Wrong(Coordinator):
         def _write_restore(self, parent: int | None, now_ms: int) -> None:
             super()._write_restore(parent, now_ms)
-            self._out.append(orders.StartGang(self.log.next_slot, self.log.head))
+            self._out.give(orders.StartGang(self.log.next_slot, self.log.head))
 
     return World(Wrong)
 
@@ -308,7 +322,8 @@ def anything_ever_committed_may_be_restored(patch: pytest.MonkeyPatch) -> World:
         return self._manifests.get(epoch)
 
     patch.setattr(LogView, "restorable", restorable)
-    return Careless(trusting(Coordinator))
+    trusting(patch)
+    return Careless()
 
 
 @mutant("I5 parent is the head", "I9 exact", "I9 every row once", "I7 fencing", "restore follows the log")
@@ -321,7 +336,8 @@ def a_conflict_counts_as_written(patch: pytest.MonkeyPatch) -> World:
         return original(self, event, now_ms)
 
     patch.setattr(LogAppender, "answered", answered)
-    return World(trusting(Coordinator))
+    trusting(patch)
+    return World()
 
 
 FORKED = ("trimming forks no history", "I7 fencing", "a reader sees the head", "I8 acks by gang", "I5 parent is the head")
@@ -329,7 +345,8 @@ FORKED = ("trimming forks no history", "I7 fencing", "a reader sees the head", "
 
 @mutant(*FORKED, drama=paused)
 def takeovers_are_trimmed_too(patch: pytest.MonkeyPatch) -> World:
-    world = World(trusting(Coordinator))
+    trusting(patch)
+    world = World()
     world.may_go = lambda opening: True
     return world
 
@@ -341,7 +358,8 @@ def a_takeover_counts_without_a_listing(patch: pytest.MonkeyPatch) -> World:
             reign.todo.remove(order)
             self.tell(reign, events.LogChecked(order.slot, events.Last()))
 
-    return Trusted(trusting(Coordinator))
+    trusting(patch)
+    return Trusted()
 
 
 @mutant("a reader sees what is retained", "a reader sees the head")
@@ -354,11 +372,61 @@ def what_is_retained_is_trimmed(patch: pytest.MonkeyPatch) -> World:
 @mutant("a reader sees the head", "a reader sees what is retained")
 def the_log_is_trimmed_before_its_base_has_landed(patch: pytest.MonkeyPatch) -> World:
     class Wrong(Coordinator):
-        def _sum_up(self, now_ms: int) -> bool:
-            put = super()._sum_up(now_ms)
-            if put:
-                self._out.append(orders.TrimLog(self.log.next_slot, frozenset(m.epoch for m in self.log.held())))
-            return put
+        def _committed(self, entry: Commit, now_ms: int) -> None:
+            super()._committed(entry, now_ms)
+            if self.leadership.is_writing:
+                self._out.give(orders.TrimLog(self.log.next_slot, frozenset(m.epoch for m in self.log.held())))
+
+    return World(Wrong)
+
+
+@mutant("what is below the term is dead")
+def an_adopted_gang_keeps_the_attempts_of_the_leader_before(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _adopt(self) -> None:
+            self.gang.adopt()
+            self.publishing.recover(None, self.log.head)
+
+    return World(Wrong)
+
+
+@mutant("nodes know what is committed")
+def an_adopted_gang_is_not_told_what_was_committed(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Leadership):
+        def stamp(self) -> orders.Stamp:
+            stamp = super().stamp()
+            ours = stamp.committed_id >> 32 == stamp.term
+            return stamp if ours else replace(stamp, committed_epoch=None, committed_id=0)
+
+    patch.setattr(coordinate, "Leadership", Wrong)
+    return World()
+
+
+@mutant("the gang is the log's")
+def any_gang_that_runs_is_adopted(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _gang_running(self, event: events.GangRunning, now_ms: int) -> None:
+            super()._gang_running(replace(event, gang=self.log.gang), now_ms)
+
+    return World(Wrong)
+
+
+@mutant("a lost gang is not taken back")
+def a_gang_is_adopted_by_the_leader_that_lost_it(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _takes_members(self) -> bool:
+            adopts = self.mode is Mode.READY and self.leadership.can_adopt
+            return self.mode in (Mode.STARTING, Mode.RUNNING) or adopts
+
+    return World(Wrong)
+
+
+@mutant("I9 epoch order", "I9 exact")
+def the_head_of_an_adopted_gang_is_not_published_again(patch: pytest.MonkeyPatch) -> World:
+    class Wrong(Coordinator):
+        def _adopt(self) -> None:
+            super()._adopt()
+            self.publishing.recover(None, None)
 
     return World(Wrong)
 
@@ -389,17 +457,17 @@ def test_the_real_coordinator_survives_the_same_runs() -> None:
 def test_a_candidate_that_slept_through_a_trim_leaves_without_a_word() -> None:
     world = World()
     leader, candidate = asleep(world)
-    assert world.trimmed > 10 and candidate.machine.mode is lead.Mode.DEPOSED
+    assert world.trimmed > 10 and candidate.machine.mode is Mode.DEPOSED
     (stepped,) = candidate.done
     assert isinstance(stepped, orders.StepDown) and isinstance(stepped.reason, orders.Replaced)
-    assert leader.machine.mode is lead.Mode.RUNNING
+    assert leader.machine.mode is Mode.RUNNING
     world.settle()
 
 
 def test_a_leader_that_was_paused_for_long_finds_the_takeover_of_its_successor() -> None:
     world = World()
     first, second = paused(world)
-    assert world.trimmed > 10 and first.machine.mode is lead.Mode.DEPOSED
+    assert world.trimmed > 10 and first.machine.mode is Mode.DEPOSED
     by = [order.reason.by for order in first.done if isinstance(order, orders.StepDown)]  # type: ignore[union-attr]
     assert [takeover.leader for takeover in by] == [second.machine.leader]
     world.settle()

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from tidegate.core.barrier.messages import CheckpointBarrier
-from tidegate.core.control.head import ControlSourceProcessor
-from tidegate.core.control.parameters import ParameterEntry
-from tidegate.core.control.requests import (
+from tidegate.core.control.ask import (
     ControlChanged,
     ControlEffect,
     EmitSignal,
@@ -21,6 +19,8 @@ from tidegate.core.control.requests import (
     SignalFailed,
     SignalRequest,
 )
+from tidegate.core.control.head import ControlSourceProcessor
+from tidegate.core.control.parameters import ParameterEntry
 from tidegate.core.control.signals import BarrierControlSignalKind, InstantControlSignal, StoredPayload
 from tidegate.errors import ChannelFull, InvalidUseError, SignalLost
 

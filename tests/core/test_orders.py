@@ -10,6 +10,7 @@ from test_view import takeover
 
 from tidegate.core.checkpoint import orders
 from tidegate.core.log.view import Takeover, decode_entry
+from tidegate.errors import CheckpointAbortedError, NodeFailed
 
 
 @pytest.mark.parametrize("kind", get_args(orders.Effect))
@@ -39,3 +40,10 @@ THEIRS = Takeover(slot=9, term=9, write_id="x", leader="other")
 )
 def test_why_a_leader_stepped_down_can_be_read(reason: orders.StepDownReason, text: str) -> None:
     assert str(reason) == text
+
+
+def test_an_aborted_checkpoint_says_which_nodes_it_failed_on() -> None:
+    error = NodeFailed("node 1 is gone", checkpoint_id=5, failed_nodes={1: "is gone"})
+    assert orders.CheckpointAborted(5, str(error), (), error).failed_nodes == {1: "is gone"}
+    cancelled = CheckpointAbortedError("cancelled")
+    assert orders.CheckpointAborted(5, "cancelled", (), cancelled).failed_nodes == {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidegate.core.checkpoint.adapt import AlignmentTimeout
-from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheckpointConfig
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.errors import InvalidUseError, TooManyConcurrent
 
 
@@ -64,12 +64,3 @@ def test_the_threshold_learns_only_when_told_to_and_when_there_is_one(fixed: dic
     begin = DistributedCheckpointConfig(**learning).adaptive_alignment_timeout
     assert begin == AlignmentTimeout.around(2_000, 300_000)
     assert DistributedCheckpointConfig(**(learning | fixed)).adaptive_alignment_timeout is None
-
-
-def test_the_longest_duration_is_remembered() -> None:
-    metrics = CoordinatorMetrics()
-    metrics.completed(70, 100, True)
-    metrics.completed(50, 10, False)
-    assert (metrics.last_checkpoint_duration_ms, metrics.max_checkpoint_duration_ms) == (50, 70)
-    assert (metrics.checkpoints_completed, metrics.total_bytes_checkpointed) == (2, 110)
-    assert metrics.unaligned_checkpoints == 1

@@ -143,3 +143,7 @@ def test_rows_in_flight_on_an_edge_that_is_gone_are_named() -> None:
     assert replace(SHAPE, edges={4: "source -> window:0"}).difference(manifest) is None
     lost = replace(SHAPE, edges={4: "source -> other:0"}).difference(manifest)
     assert lost is not None and "in flight on the edge source -> window:0" in lost
+
+
+def test_every_node_hosts_a_subtask_of_every_source() -> None:
+    assert PlanShape(job="j", parallelism=3, sources=frozenset({"a", "b"})).source_count == 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from driving import make_manifest
 
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.checkpoint.orders import Hide, Publish
+from tidegate.core.checkpoint.orders import Hide, Publish, Unpublishable
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
-from tidegate.core.checkpoint.publish import WAITING_MAX, Publisher
+from tidegate.core.checkpoint.publish import WAITING_MAX, PublishQueue, SinkAnswer, SinkEvent
 
 A = CommittableEntry("out", 0, 0, 1, {"file": "a"}, 1)
 B = CommittableEntry("out", 0, 0, 2, {"file": "b"}, 2)
@@ -20,8 +21,8 @@ def manifest(epoch: int, *committables: CommittableEntry) -> CheckpointManifest:
     return make_manifest(epoch, committables=committables)
 
 
-def publisher() -> Publisher:
-    return Publisher(retry_ms=10, tries_max=3)
+def publisher() -> PublishQueue:
+    return PublishQueue(retry_ms=10, tries_max=3)
 
 
 def test_an_epoch_is_published_after_its_commit_and_confirmed_once() -> None:
@@ -61,17 +62,17 @@ def test_a_failed_publish_is_tried_again_later_until_it_is_exhausted() -> None:
         assert sink.failed(1_000 * tries, "no", epoch=1)
         assert sink.deadline_ms(0) == 1_000 * tries + wait_ms
         assert sink.next(0, 1_000 * tries + wait_ms - 1) is None
-    assert sink.exhausted
+    assert sink.stuck == Unpublishable(3, "no")
     assert sink.carried() == (A,)
 
 
 def test_a_publish_is_given_up_only_after_its_time() -> None:
-    sink = Publisher.of(DistributedCheckpointConfig(publish_retry_ms=10, publish_tries_max=1, storage_timeout_ms=5_000))
+    sink = PublishQueue.of(DistributedCheckpointConfig(publish_retry_ms=10, publish_tries_max=1, storage_timeout_ms=5_000))
     sink.committed(manifest(1, A))
     for now_ms, exhausted in ((1_000, False), (5_999, False), (6_100, True)):
         sink.next(0, now_ms)
         sink.failed(now_ms, "no", epoch=1)
-        assert sink.exhausted is exhausted
+        assert (sink.stuck is not None) is exhausted
 
 
 def test_a_success_forgets_the_failures() -> None:
@@ -81,7 +82,7 @@ def test_a_success_forgets_the_failures() -> None:
     sink.failed(0, "no", epoch=1)
     sink.next(0, 100)
     sink.succeeded(epoch=1)
-    assert not sink.exhausted
+    assert not sink.stuck
     assert sink.deadline_ms(0) is None
 
 
@@ -132,9 +133,9 @@ def of_epoch(epoch: int, operator: str = "out", subtask: int = 0) -> Committable
     return CommittableEntry(operator, subtask, 0, epoch, {"file": f"{operator}{epoch}"}, epoch)
 
 
-def waiting_publisher(*operators: str) -> Publisher:
+def waiting_publisher(*operators: str) -> PublishQueue:
     """Has used up its token."""
-    sink = Publisher(10, 3, budgets=dict.fromkeys(operators or ("out",), SLOW))
+    sink = PublishQueue(10, 3, budgets=dict.fromkeys(operators or ("out",), SLOW))
     sink.committed(manifest(1, A))
     assert sink.next(0, 0) == Publish(1, 0, (A,))
     sink.succeeded(epoch=1)
@@ -155,7 +156,7 @@ def test_epochs_wait_for_a_token_and_are_shown_together_and_named_meanwhile() ->
 
 
 def test_what_somebody_wants_to_see_does_not_wait_and_costs_no_token() -> None:
-    sink = Publisher(10, 3, budgets={"out": SLOW})
+    sink = PublishQueue(10, 3, budgets={"out": SLOW})
     sink.committed(manifest(1, A))
     sink.flush()
     assert sink.backlog == 1
@@ -230,3 +231,26 @@ def test_a_failed_publish_is_not_overtaken_by_what_waits() -> None:
     assert sink.next(0, 2_000) == Publish(2, 0, (of_epoch(2),))
     sink.succeeded(epoch=2)
     assert sink.next(0, 2_000) == Publish(3, 0, (of_epoch(3),))
+
+
+@pytest.mark.parametrize(
+    ("event", "answer"),
+    [
+        (events.Published(1), SinkAnswer.DONE),
+        (events.PublishFailed(1, "busy"), SinkAnswer.FAILED),
+        (events.Published(2), SinkAnswer.STALE),
+        (events.Hidden(1), SinkAnswer.STALE),
+        (events.HideFailed(1, "busy"), SinkAnswer.STALE),
+    ],
+)
+def test_an_answer_counts_for_the_step_that_is_outstanding(event: SinkEvent, answer: SinkAnswer) -> None:
+    sink = publisher()
+    sink.committed(manifest(1, A))
+    sink.next(0, 0)
+    assert sink.answered(event, 0) is answer
+    assert sink.is_public(1) == (answer is SinkAnswer.DONE)
+
+
+def test_a_sink_answers_with_nothing_else() -> None:
+    with pytest.raises(AssertionError):
+        publisher().answered("answer", 0)  # type: ignore[arg-type]

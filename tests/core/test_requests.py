@@ -1,17 +1,63 @@
-"""What the head is asked for and what it answers."""
+"""Requests for checkpoints: who joins which attempt, who waits, who is refused."""
 
 from __future__ import annotations
 
-from tidegate.core.control.parameters import ParameterEntry
-from tidegate.core.control.requests import SignalAnswer, SignalRequest
-from tidegate.core.control.signals import BarrierControlSignalKind, ParameterVersion
+from driving import Driver, kinds
+
+from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint.attempt import CheckpointPhase
+from tidegate.core.checkpoint.requests import REQUESTS_MAX
 
 
-def test_a_request_that_sets_a_parameter_says_which_and_to_which_version() -> None:
-    entry = ParameterEntry.of_bytes("rules", 3, b"value", 7)
-    assert SignalRequest("r1", BarrierControlSignalKind.SetParameter, entry=entry).parameter == ParameterVersion("rules", 3)
-    assert SignalRequest("r1", BarrierControlSignalKind.SyncTest).parameter is None
+def aborted(driver: Driver) -> orders.CheckpointAborted:
+    return driver.last(orders.CheckpointAborted)
 
 
-def test_an_answer_takes_as_long_as_its_slowest_node() -> None:
-    assert SignalAnswer(1, "SyncTest", "barrier", {0: 3, 1: 9}).total_ms == 9
+def phase(driver: Driver) -> CheckpointPhase:
+    assert driver.machine.attempt is not None
+    return driver.machine.attempt.phase
+
+
+def test_a_request_before_the_gang_runs_waits_for_it() -> None:
+    driver = Driver().lead()
+    driver.tell(events.TriggerRequested("early"))
+    driver.restore(None)
+    assert driver.machine.attempt is not None and driver.machine.attempt.requests == ["early"]
+
+
+def test_a_savepoint_does_not_join_a_plain_checkpoint_and_comes_next() -> None:
+    driver = Driver().start()
+    plain = driver.trigger("plain")
+    driver.tell(events.TriggerRequested("save", "here"))
+    driver.tell(events.TriggerRequested("other", "there"))
+    driver.prepare_all()
+    driver.answer()
+    assert driver.live > plain
+    assert driver.machine.attempt is not None
+    assert (driver.machine.attempt.savepoint, driver.machine.attempt.requests) == ("here", ["save"])
+    driver.tell(events.TriggerRequested("more", "here"))
+    driver.tell(events.TriggerRequested("any"))
+    assert driver.machine.attempt.requests == ["save", "more", "any"]
+
+
+def test_requests_have_a_limit() -> None:
+    driver = Driver().lead()
+    for number in range(REQUESTS_MAX + 1):
+        driver.tell(events.TriggerRequested(f"r{number}"))
+    assert driver.last(orders.RequestRefused).request_id == f"r{REQUESTS_MAX}"
+    driver.restore(None)
+    driver.tell(events.TriggerRequested("one more"))
+    assert driver.last(orders.RequestRefused).request_id == "one more"
+
+
+def test_a_stop_ends_the_attempt_and_refuses_requests() -> None:
+    driver = Driver().start()
+    driver.trigger()
+    driver.tell(events.TriggerRequested("save", "here"))
+    assert orders.StopGang in kinds(driver.tell(events.StopRequested()))
+    assert aborted(driver).reason == "stop requested"
+    driver.tell(events.TriggerRequested("late"))
+    driver.lose_gang("stopped")
+    driver.tell(events.TriggerRequested("later"))
+    assert [order.request_id for order in driver.every(orders.RequestRefused)] == ["late", "save", "later"]
+    assert driver.machine.metrics.checkpoints_aborted == 1

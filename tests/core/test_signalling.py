@@ -10,8 +10,8 @@ import pytest
 from explorer import Violation
 from signalling import Play, Signalling
 
+from tidegate.core.control.ask import ControlChanged
 from tidegate.core.control.head import ControlSourceProcessor
-from tidegate.core.control.requests import ControlChanged
 from tidegate.core.control.sequence import Emit, HeadSequencer
 from tidegate.errors import TidegateError
 

@@ -239,7 +239,7 @@ def test_committables_of_aborted_attempts_are_carried() -> None:
     assert {entry.checkpoint_id for entry in manifest.committables} == {*lost, manifest.checkpoint_id}
     world.until(lambda: len(sink.rows()) == 400)
     assert sink.rows() == rows_of(source.table.slice(0, 400))
-    world.until(lambda: world.leader._machine._publisher.backlog == 0)
+    world.until(lambda: world.leader._machine.publishing.backlog == 0)
     assert checkpoint(world).committables == (), "what was confirmed is carried no further"
     world.close()
 

@@ -15,7 +15,7 @@ import pytest
 from runtime_jobs import WAIT_S, GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts, once, until
 
 import tidegate as tg
-from tidegate.core.control.requests import SignalAnswer
+from tidegate.core.control.ask import SignalAnswer
 from tidegate.errors import InvalidUseError, ProtocolError, SignalLost, SignalTimeout, TidegateError
 from tidegate.operators.source import Read
 from tidegate.plan.connector import Committable, WriterContext

@@ -217,7 +217,7 @@ def test_a_job_whose_sink_never_answers_can_be_stopped() -> None:
     shown = len(sink.rows())
     sink.on_commit = lambda epoch: (_ for _ in ()).throw(RetryableError("the directory is not reachable"))
     source.allow(100)
-    world.until(lambda: world.leader._machine._publisher.backlog > 2)
+    world.until(lambda: world.leader._machine.publishing.backlog > 2)
     begun = world.clock.at_ms
     world.leader.stop()
     run_out(world)

@@ -373,7 +373,12 @@ class Leaders:
     @step(r"(\w+) hears that node (\d+) has injected ([\d.]+)")
     def injected(self, name: str, node: str, number: str) -> None:
         gang, checkpoint_id = self.reigns[name].machine.log.gang, parse_id(number)
-        self.tell(name, events.InjectionAcked(int(node), gang, checkpoint_id >> 32, checkpoint_id))
+        self.tell(name, events.InjectionAcked(int(node), gang, checkpoint_id >> 32, checkpoint_id, 1))
+
+    @step(r"(\w+) hears that node (\d+) knows of ([\d.]+)")
+    def knows(self, name: str, node: str, number: str) -> None:
+        gang, checkpoint_id = self.reigns[name].machine.log.gang, parse_id(number)
+        self.tell(name, events.CommitAcked(int(node), gang, checkpoint_id >> 32, checkpoint_id))
 
     @step(r"(\w+) hears that node (\d+)(?: of gang (\d+))? has prepared ([\d.]+)(?:, (.+))?")
     def prepared(self, name: str, node: str, gang: str | None, number: str, how: str | None) -> None:

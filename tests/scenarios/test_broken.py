@@ -15,16 +15,16 @@ from tidegate.core.barrier.output import OutputQueue
 from tidegate.core.barrier.record import ChannelRecording
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer
-from tidegate.core.checkpoint import coordinate, events
-from tidegate.core.checkpoint.attempt import Attempt
-from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.checkpoint.publish import Publisher
+from tidegate.core.checkpoint import checkpoints, events
+from tidegate.core.checkpoint.attempt import CheckpointAttempt
+from tidegate.core.checkpoint.checkpoints import Checkpoints
+from tidegate.core.checkpoint.publish import PublishQueue
 from tidegate.core.log.append import LogAppender
 from tidegate.core.log.view import LogView
 from tidegate.ids import CheckpointId
 
 _start_recording, _put, _answered = InputChannel.start_recording, OutputQueue.put, LogAppender.answered
-_live, _recover, _fired = DistributedCheckpointCoordinator._live, Publisher.recover, Subtask.fired
+_live, _recover, _fired = Checkpoints._live, PublishQueue.recover, Subtask.fired
 
 
 def records_nothing(self: Any, checkpoint_id: int, recording: Any) -> None:
@@ -48,7 +48,7 @@ def takes_a_conflict_for_written(self: Any, event: Any, now_ms: int) -> Any:
 
 
 def counts_any_gang(self: Any, node: int, gang: int, term: int, checkpoint_id: int) -> Any:
-    return _live(self, node, self.log.gang, term, checkpoint_id)
+    return _live(self, node, self._leadership.log.gang, term, checkpoint_id)
 
 
 def counts_any_term(self: Any, node: int, gang: int, term: int, checkpoint_id: int) -> Any:
@@ -79,22 +79,22 @@ BREAKS = (
     Break("I1 acknowledged before the barrier left", Subtask, "fired", acknowledges_at_once,
           "10-promoted-after-firing"),
     Break("I3 data before the barrier", OutputQueue, "put", sends_later_data_first, "18-fan-in"),
-    Break("I5 committed before all have reported", Attempt, "missing", property(lambda self: frozenset()),
+    Break("I5 committed before all have reported", CheckpointAttempt, "missing", property(lambda self: frozenset()),
           "11-reports"),
-    Break("I5 aborted while the put is open", Attempt, "can_abort", property(lambda self: True), "12-unknown-put"),
-    Break("I6 ids begin again", DistributedCheckpointCoordinator, "next_id",
+    Break("I5 aborted while the put is open", CheckpointAttempt, "can_abort", property(lambda self: True), "12-unknown-put"),
+    Break("I6 ids begin again", Checkpoints, "next_id",
           property(lambda self: CheckpointId.of(0, self._counter + 1)), "12-leader-dies"),
     Break("I7 a lost slot counts as won", LogAppender, "answered", takes_a_conflict_for_written,
           "12-stalled-leader"),
-    Break("I7 a report of an old term counts", DistributedCheckpointCoordinator, "_live", counts_any_term, "11-reports"),
-    Break("I8 a report of another gang counts", DistributedCheckpointCoordinator, "_live", counts_any_gang,
+    Break("I7 a report of an old term counts", Checkpoints, "_live", counts_any_term, "11-reports"),
+    Break("I8 a report of another gang counts", Checkpoints, "_live", counts_any_gang,
           "15-killed-while-restoring"),
-    Break("I9 the head is not published again", Publisher, "recover",
+    Break("I9 the head is not published again", PublishQueue, "recover",
           lambda self, hide, head: _recover(self, hide, None), "14-two-sinks"),
-    Break("I9 nothing is hidden", Publisher, "recover",
+    Break("I9 nothing is hidden", PublishQueue, "recover",
           lambda self, hide, head: _recover(self, None, head), "14-restore-older"),
     Break("I10 a savepoint is not kept", LogView, "retained", lambda self: self.restorables(), "16-garbage"),
-    Break("I10 nothing is kept", coordinate, "kept_objects", lambda view: frozenset(), "16-garbage"),
+    Break("I10 nothing is kept", checkpoints, "kept_objects", lambda view: frozenset(), "16-garbage"),
     Break("I11 the deadline does nothing", UnalignedCheckpointer, "deadline", lambda self, _: [], "02-silent-input"),
     Break("I11 recordings have no limit", ChannelRecording, "excess", lambda self, _: None, "02-too-much-in-flight"),
 )  # fmt: skip

@@ -116,10 +116,10 @@ def test_an_adaptive_threshold_learns_from_every_commit(tmp_path: Path) -> None:
     job = scene.start(adaptive_alignment=True)
     machine = job._leader._machine
     scene.paused_everywhere(job)
-    assert machine.alignment_timeout is not None
-    assert (machine.alignment_timeout.ms, machine.alignment_timeout.share_unaligned) == (TIMEOUT_MS, 0.0)
+    assert machine.checkpoints.alignment_timeout is not None
+    assert (machine.checkpoints.alignment_timeout.ms, machine.checkpoints.alignment_timeout.share_unaligned) == (TIMEOUT_MS, 0.0)
     took_unaligned(job)
-    assert machine.alignment_timeout.share_unaligned > 0
-    assert machine.alignment_timeout.overtaking_ms is not None
+    assert machine.checkpoints.alignment_timeout.share_unaligned > 0
+    assert machine.checkpoints.alignment_timeout.overtaking_ms is not None
     scene.complete(job)
     assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())

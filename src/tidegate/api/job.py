@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.core.control.requests import SignalAnswer, SignalMode
+from tidegate.core.control.ask import SignalAnswer, SignalMode
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.failure.problems import Problem
 from tidegate.errors import CheckpointDisabled, InvalidUseError, JobFailedError, SignalTimeout

@@ -63,6 +63,7 @@ class Attempt:
     checkpoint_id: int
     term: Term | None = None
     parent: Epoch | None = None
+    compacts: bool = False
     begun_ms: int = 0
     parts: dict[str, Part] = field(default_factory=dict)
     runs: dict[int, tuple[RunEntry, ObjectEntry | None]] = field(default_factory=dict)
@@ -109,11 +110,11 @@ class Checkpointer:
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
-    def started(self, checkpoint_id: int, term: Term, parent: Epoch | None) -> None:
-        """The coordinator began this checkpoint. A barrier may have come before this."""
+    def started(self, checkpoint_id: int, term: Term, parent: Epoch | None, *, compacts: bool = False) -> None:
+        """The coordinator began this checkpoint; a barrier may have come before. ``compacts``: name nothing of earlier ones."""
         attempt = self._attempt(checkpoint_id)
         if attempt is not None:
-            attempt.term, attempt.parent = term, parent
+            attempt.term, attempt.parent, attempt.compacts = term, parent, compacts
             self._upload_when_whole(attempt)
 
     def fired(
@@ -188,7 +189,7 @@ class Checkpointer:
         if not whole or attempt.term is None or attempt.uploading:
             return
         attempt.uploading = True
-        known = self._known if attempt.parent == self._known_epoch else {}
+        known = self._known if attempt.parent == self._known_epoch and not attempt.compacts else {}
         staged = [one for one in self._staged if one.checkpoint_id <= attempt.checkpoint_id]
         executor = self._threads.executor("upload")
         future = executor.submit(self._write_with_retries, attempt, known, staged)

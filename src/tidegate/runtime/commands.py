@@ -55,4 +55,5 @@ def _started(order: SendStarted) -> pb.Started:
         timeout_ms=started.timeout_ms,
         alignment_timeout_ms=started.alignment_timeout_ms or 0,
         aligned=started.aligned,
+        compacts=started.compacts,
     )

@@ -261,13 +261,17 @@ class Gangs:
         match message.WhichOneof("body"):
             case "injection_ack":
                 ack = message.injection_ack
-                self._owner.handle(ev.InjectionAcked(node, GangNumber(ack.gang), Term(ack.term), ack.checkpoint_id))
+                numbers = GangNumber(ack.gang), Term(ack.term), ack.checkpoint_id
+                self._owner.handle(ev.InjectionAcked(node, *numbers, ack.source_count))
             case "prepared":
                 self.totals.prepared(payload)
                 self._owner.handle(ev.NodePrepared(payload))
             case "declined":
                 declined = message.declined
                 self._owner.handle(ev.NodeDeclined(node, GangNumber(declined.gang), declined.checkpoint_id, declined.reason))
+            case "commit_ack":
+                number = message.commit_ack.checkpoint_id
+                self._owner.handle(ev.CommitAcked(node, GangNumber(message.gang), Term(message.term), number))
             case "drained":
                 self._owner.handle(ev.NodeDrained(node, GangNumber(message.drained.gang)))
             case "signal":
@@ -338,7 +342,7 @@ class Gangs:
         self._restarting_since = now_ms
         self._resume_at = now_ms + verdict.wait_ms if isinstance(verdict, RestartAfter) else None
         self._owner.gang_lost(failure, verdict)
-        self._owner.handle(ev.GangLost(gang.number, failure.text))
+        self._owner.handle(ev.GangLost(gang.number, failure.text, failure.node))
 
     # -- for people ------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from tidegate.core.checkpoint.policy import CoordinatorMetrics
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.runtime.gangs import Gangs
 from tidegate.runtime.metrics import JobMetrics
+from tidegate.runtime.report import checkpoint_metrics
 from tidegate.runtime.signals import Signals
 from tidegate.runtime.watch import Watch
 
 
 def job_metrics(
-    status: str, gangs: Gangs, watch: Watch, signals: Signals, counted: CoordinatorMetrics, *, committed: int, waits: int
+    status: str,
+    gangs: Gangs,
+    watch: Watch,
+    signals: Signals,
+    coordinator: DistributedCheckpointCoordinator,
+    *,
+    committed: int,
+    waits: int,
 ) -> JobMetrics:
     """The newest reports of the nodes, added up. ``waits``: restarts that waited for storage."""
     gang = gangs.gang
@@ -20,9 +28,8 @@ def job_metrics(
         **watch.metrics(),
         "signals_answered": signals.answered,
         "parameters": signals.versions(),
-        "put_retries": counted.put_retries,
-        "publish_retries": counted.publish_retries,
-        "stale_messages": counted.stale_messages + gangs.stale_messages,
+        **checkpoint_metrics(coordinator),
+        "stale_messages": coordinator.metrics.stale_messages + gangs.stale_messages,
         "checkpoints_committed": committed,
         "restarts": gangs.restarts.total + waits,
         "recoveries_ms": list(gangs.recoveries_ms),

@@ -284,7 +284,7 @@ class Leader:
 
     def _metrics(self) -> JobMetrics:
         counts = {"committed": self._committed, "waits": self._patience.total}
-        return job_metrics(self.status, self._gangs, self._watch, self.signals, self._machine.metrics, **counts)
+        return job_metrics(self.status, self._gangs, self._watch, self.signals, self._machine, **counts)
 
     # -- what nodes say: called from the server's threads ----------------------------------------------------------
 

@@ -94,15 +94,38 @@ class StorageMetrics(TypedDict):
     last_store_error: Annotated[str | None, Metric("", "the last error of the store, also one that has passed")]
 
 
-class JobMetrics(CountsAddedUp, StorageMetrics):
+class CheckpointMetrics(TypedDict):
+    """What the coordinator has measured since this driver leads. ``last``: of the last committed checkpoint."""
+
+    checkpoint_in_progress: Annotated[int | None, Metric("id", "of the attempt under way; `job.cancel_checkpoint` takes it")]
+    checkpoints_aborted: Annotated[int, Metric("checkpoints", "given up", "run")]
+    checkpoints_aborted_by_error: Annotated[dict[str, int], Metric("checkpoints", "given up, by the class of the error", "run")]
+    checkpoints_unaligned: Annotated[int, Metric("checkpoints", "committed, in which a barrier overtook data somewhere", "run")]
+    checkpoints_compacted: Annotated[int, Metric("checkpoints", "that wrote all state again for `max_checkpoint_size`", "run")]
+    last_checkpoint_duration_ms: Annotated[int, Metric("ms", "from the trigger to the commit")]
+    max_checkpoint_duration_ms: Annotated[int, Metric("ms", "the longest from a trigger to its commit")]
+    total_checkpoint_duration_ms: Annotated[int, Metric("ms", "of all commits together", "run")]
+    last_checkpoint_bytes: Annotated[int, Metric("bytes", "uploaded by all nodes")]
+    last_checkpoint_stored_bytes: Annotated[int, Metric("bytes", "of its objects, those of earlier ones that it uses included")]
+    total_checkpoint_bytes: Annotated[int, Metric("bytes", "uploaded by all nodes for all commits", "run")]
+    last_checkpoint_node_durations_ms: Annotated[dict[int, int], Metric("ms", "until a node's part was durable, by node")]
+    last_barrier_latency_ms: Annotated[int, Metric("ms", "from the notice of a checkpoint to the last subtask's cut")]
+    max_barrier_latency_ms: Annotated[int, Metric("ms", "the longest from a notice to the last subtask's cut")]
+    checkpoint_promotions: Annotated[int, Metric("checkpoints", "whose barriers were told to overtake", "run")]
+    commit_notice_retries: Annotated[int, Metric("messages", "that told a node of a commit again, unacknowledged", "run")]
+    duplicate_acks: Annotated[int, Metric("messages", "reports of nodes that had reported already", "run")]
+    put_retries: Annotated[int, Metric("tries", "to write an entry of the log, but the first", "run")]
+    publish_retries: Annotated[int, Metric("tries", "to make committed rows visible, but the first", "run")]
+    leader_failovers: Annotated[int, Metric("takeovers", "1 when somebody else led this job before", "run")]
+
+
+class JobMetrics(CountsAddedUp, StorageMetrics, CheckpointMetrics):
     """What ``job.metrics()`` returns."""
 
     status: Annotated[str, Metric("", "as `job.status`")]
     checkpoints_committed: Annotated[int, Metric("checkpoints", "committed by this driver", "run")]
     signals_answered: Annotated[int, Metric("signals", "that all terminal points have seen", "run")]
     parameters: Annotated[dict[str, int], Metric("versions", "version of each parameter by name; 0 is the initial value")]
-    put_retries: Annotated[int, Metric("tries", "to write an entry of the log, but the first", "run")]
-    publish_retries: Annotated[int, Metric("tries", "to make committed rows visible, but the first", "run")]
     stale_messages: Annotated[int, Metric("messages", "of an earlier term, gang or checkpoint that the driver ignored", "run")]
     restarts: Annotated[int, Metric("gangs", "started after one was lost, waiting for storage included", "run")]
     recoveries_ms: Annotated[list[int], Metric("ms", "from each loss of a gang until all nodes of the next had joined", "run")]

@@ -302,8 +302,7 @@ class Node:
             case "abort":
                 self._abort(message.abort.checkpoint_id, message.abort.reason)
             case "committed":
-                self._checkpointer.committed(Epoch(message.committed.epoch), message.committed.checkpoint_id)
-                self._signals.committed(message.committed.checkpoint_id)
+                self._committed(message.committed)
             case "finalize":
                 pass  # every task has ended, so Started had their last state already
             case "stop":
@@ -355,7 +354,8 @@ class Node:
 
     def _started(self, started: pb.Started) -> None:
         """A checkpoint begins somewhere: from now on its deadline counts here, barrier or not."""
-        self._checkpointer.started(started.checkpoint_id, Term(started.term), _epoch(started.parent_epoch))
+        parent = _epoch(started.parent_epoch)
+        self._checkpointer.started(started.checkpoint_id, Term(started.term), parent, compacts=started.compacts)
         for task in self._assembly.tasks:
             task.started(started.checkpoint_id, Epoch(started.epoch), aligned=started.aligned)
         now_ms = self._clock.now_ms()
@@ -368,10 +368,19 @@ class Node:
     def _inject(self, inject: pb.Inject) -> None:
         command = InjectBarrierCommand(inject.checkpoint_id, Epoch(inject.epoch), inject.unaligned)
         self._signals.injected(inject.checkpoint_id)
-        for task in self._assembly.tasks:
+        sources = [task for task in self._assembly.tasks if task.injector is not None]
+        for task in sources:
             task.inject(command)
-        ack = pb.InjectionAck(checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term)
+        ack = pb.InjectionAck(
+            checkpoint_id=inject.checkpoint_id, gang=self._setup.gang, term=inject.term, source_count=len(sources)
+        )
         self._say(pb.NodeMessage(injection_ack=ack))
+
+    def _committed(self, committed: pb.Committed) -> None:
+        """The coordinator says it again until it has an answer. Idempotent."""
+        self._checkpointer.committed(Epoch(committed.epoch), committed.checkpoint_id)
+        self._signals.committed(committed.checkpoint_id)
+        self._say(pb.NodeMessage(commit_ack=pb.CommitAck(checkpoint_id=committed.checkpoint_id)))
 
     def _deadline(self, checkpoint_id: int) -> None:
         for task in self._assembly.tasks:

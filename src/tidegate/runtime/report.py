@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, assert_never, cast
 
+from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.orders import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -17,7 +18,7 @@ from tidegate.core.checkpoint.orders import (
 )
 from tidegate.core.checkpoint.prepare import PrepareAck
 from tidegate.ids import Epoch, GangNumber, NodeId
-from tidegate.runtime.metrics import COUNTS, MEASURED, WORK, Counts, CountsAddedUp, NodeReport, OperatorMetrics
+from tidegate.runtime.metrics import COUNTS, MEASURED, WORK, CheckpointMetrics, Counts, CountsAddedUp, NodeReport, OperatorMetrics
 
 EPOCHS_KEPT = 64
 
@@ -118,7 +119,41 @@ def committed(effect: CheckpointCompleted) -> dict[str, Any]:
 
 def aborted(effect: CheckpointAborted) -> dict[str, Any]:
     """One that was given up, for people."""
-    return {"checkpoint_id": effect.checkpoint_id, "epoch": None, "status": "aborted", "reason": effect.reason}
+    return {
+        "checkpoint_id": effect.checkpoint_id,
+        "epoch": None,
+        "status": "aborted",
+        "reason": effect.reason,
+        "error": type(effect.error).__name__,
+        "failed_nodes": dict(effect.failed_nodes),
+    }
+
+
+def checkpoint_metrics(coordinator: DistributedCheckpointCoordinator) -> CheckpointMetrics:
+    """Any thread. ``checkpoint_in_progress`` is the id to cancel."""
+    metrics, attempt = coordinator.metrics, coordinator.attempt
+    return {
+        "checkpoint_in_progress": None if attempt is None else attempt.checkpoint_id,
+        "checkpoints_aborted": metrics.checkpoints_aborted,
+        "checkpoints_aborted_by_error": dict(metrics.aborts_by_reason),
+        "checkpoints_unaligned": metrics.unaligned_checkpoints,
+        "checkpoints_compacted": metrics.compacted_checkpoints,
+        "last_checkpoint_duration_ms": metrics.last_checkpoint_duration_ms,
+        "max_checkpoint_duration_ms": metrics.max_checkpoint_duration_ms,
+        "total_checkpoint_duration_ms": metrics.total_checkpoint_duration_ms,
+        "last_checkpoint_bytes": metrics.last_checkpoint_bytes,
+        "last_checkpoint_stored_bytes": metrics.last_checkpoint_stored_bytes,
+        "total_checkpoint_bytes": metrics.total_bytes_checkpointed,
+        "last_checkpoint_node_durations_ms": dict(metrics.last_node_durations_ms),
+        "last_barrier_latency_ms": metrics.last_barrier_latency_ms,
+        "max_barrier_latency_ms": metrics.max_barrier_latency_ms,
+        "checkpoint_promotions": metrics.promotions,
+        "commit_notice_retries": metrics.commit_notice_retries,
+        "duplicate_acks": metrics.duplicate_acks,
+        "put_retries": metrics.put_retries,
+        "publish_retries": metrics.publish_retries,
+        "leader_failovers": metrics.leader_failovers,
+    }
 
 
 def stepped_down(reason: StepDownReason) -> str:

@@ -17,9 +17,7 @@ from tidegate.core.barrier.messages import CheckpointBarrier
 from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint import orders as do
 from tidegate.core.checkpoint.manifest import CheckpointManifest
-from tidegate.core.control.head import ControlSourceProcessor
-from tidegate.core.control.parameters import ParameterEntry
-from tidegate.core.control.requests import (
+from tidegate.core.control.ask import (
     ControlChanged,
     ControlEffect,
     EmitSignal,
@@ -32,6 +30,8 @@ from tidegate.core.control.requests import (
     SignalMode,
     SignalRequest,
 )
+from tidegate.core.control.head import ControlSourceProcessor
+from tidegate.core.control.parameters import ParameterEntry
 from tidegate.core.control.signals import (
     INLINE_PAYLOAD_BYTES,
     BarrierControlSignalKind,

@@ -366,6 +366,7 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
         min_pause_ms=checkpoint.min_pause_ms,
         storage_timeout_ms=checkpoint.storage_timeout_ms,
         publish_tries_max=1,
+        max_checkpoint_bytes=checkpoint.max_checkpoint_size,
         tolerable_failures=TOLERATE_ANY if checkpoint.tolerable_failures is None else checkpoint.tolerable_failures,
     )
 

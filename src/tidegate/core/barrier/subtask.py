@@ -17,56 +17,18 @@ from tidegate.core.barrier.effects import (
     Fire,
     InputsRecorded,
     Process,
-    SnapshotComplete,
     UnalignedSnapshot,
     aborted,
 )
 from tidegate.core.barrier.input import BEGINNING_OF_TIME
 from tidegate.core.barrier.messages import CheckpointBarrier, End, StreamMessage
 from tidegate.core.barrier.output import OutputQueue
+from tidegate.core.barrier.pending import PendingSnapshot
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer, UnalignedCheckpointMetrics
 from tidegate.errors import InvalidUseError, ProtocolError
 from tidegate.ids import NO_EPOCH, Epoch
 
 T = TypeVar("T")
-
-
-class Snapshot(Generic[T]):
-    """A snapshot that is not whole yet: what was recorded, and the outputs that still hold its barrier."""
-
-    __slots__ = ("barrier", "finished", "inputs", "outputs", "overtook", "placed", "waiting")
-
-    def __init__(self, barrier: CheckpointBarrier, *, finished: bool = False) -> None:
-        self.barrier = barrier
-        self.finished = finished
-        self.placed = finished
-        self.overtook = False
-        self.waiting: set[int] = set()
-        self.inputs: UnalignedSnapshot[T] | None = None
-        self.outputs: dict[int, tuple[StreamMessage[T], ...]] = {}
-
-    @property
-    def checkpoint_id(self) -> int:
-        """The checkpoint that this is a part of."""
-        return self.barrier.checkpoint_id
-
-    @property
-    def is_whole(self) -> bool:
-        """True when nothing is left to record and every barrier is on its way."""
-        return self.placed and not self.waiting and (self.finished or self.inputs is not None)
-
-    def complete(self, output_bytes: int) -> SnapshotComplete[T]:
-        """The effect that hands this snapshot out."""
-        recorded = self.inputs
-        return SnapshotComplete(
-            self.checkpoint_id,
-            {} if recorded is None else {data.input_id: data.events for data in recorded.inflight_data},
-            self.outputs,
-            unaligned=self.overtook or self.barrier.is_unaligned,
-            finished=self.finished,
-            inflight_bytes=output_bytes + (0 if recorded is None else recorded.total_size_bytes),
-            last_input=None if recorded is None else recorded.last_input,
-        )
 
 
 class Subtask(Generic[T]):
@@ -94,7 +56,7 @@ class Subtask(Generic[T]):
         self.outputs: dict[int, OutputQueue[T]] = {
             o: OutputQueue(o, config, aligned_only=o in aligned_only_outputs) for o in outputs
         }
-        self._snapshot: Snapshot[T] | None = None
+        self._snapshot: PendingSnapshot[T] | None = None
         self._output_bytes = 0
         self._firing = False
         self._finished = False
@@ -282,7 +244,7 @@ class Subtask(Generic[T]):
         for effect in effects:
             match effect:
                 case Fire(barrier):
-                    result += self._begin(Snapshot(barrier))
+                    result += self._begin(PendingSnapshot(barrier))
                     self._firing = True
                     self._fired = barrier.checkpoint_id
                     result.append(effect)
@@ -297,7 +259,7 @@ class Subtask(Generic[T]):
                     result.append(effect)
         return result
 
-    def _begin(self, snapshot: Snapshot[T]) -> list[Effect]:
+    def _begin(self, snapshot: PendingSnapshot[T]) -> list[Effect]:
         """A newer snapshot takes the place of one that is not whole: that one is over everywhere."""
         older = self.pending
         effects = self._absorb([aborted(older, "subsumed by a newer one")]) if older else []
@@ -367,7 +329,7 @@ class Subtask(Generic[T]):
         is queued here that belongs to nobody's recording."""
         effects: list[Effect] = []
         if self.pending != barrier.checkpoint_id:
-            effects = self._begin(Snapshot(barrier, finished=True))
+            effects = self._begin(PendingSnapshot(barrier, finished=True))
             assert self._snapshot is not None
             self._snapshot.waiting = {o for o, output in self.outputs.items() if output.end_queued}
         if is_urgent:

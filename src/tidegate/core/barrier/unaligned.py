@@ -29,7 +29,6 @@ from tidegate.core.barrier.align import (
     Waiting,
 )
 from tidegate.core.barrier.effects import (
-    AdvanceWatermark,
     CheckpointFailed,
     Effect,
     Ended,
@@ -39,10 +38,8 @@ from tidegate.core.barrier.effects import (
     Process,
     aborted,
 )
-from tidegate.core.barrier.input import BEGINNING_OF_TIME, InputChannel
+from tidegate.core.barrier.input import InputChannel
 from tidegate.core.barrier.messages import (
-    AWAKE,
-    IDLE,
     Barrier,
     CheckpointBarrier,
     Control,
@@ -52,6 +49,7 @@ from tidegate.core.barrier.messages import (
     Watermark,
 )
 from tidegate.core.barrier.record import ChannelRecording, FanInRecord
+from tidegate.core.barrier.watermark import MergedWatermark
 from tidegate.errors import CheckpointAbortedError, InvalidUseError, ProtocolError
 from tidegate.ids import NO_EPOCH, Epoch
 
@@ -96,7 +94,7 @@ class UnalignedCheckpointer(Generic[T]):
         self._control = KeyAligner(inputs)
         self._signal: ControlSignal | None = None
         self._open: dict[int, InputChannel[T]] = dict(self._channels)
-        self._watermark = BEGINNING_OF_TIME
+        self._time = MergedWatermark(self._open)
         self._overdue = 0
         self._started: CheckpointBarrier | None = None
         self._pinned = 0
@@ -118,7 +116,7 @@ class UnalignedCheckpointer(Generic[T]):
     @property
     def watermark(self) -> int:
         """The event time that this fan-in has reached."""
-        return self._watermark
+        return self._time.watermark
 
     def reached(self, input_id: int) -> int:
         """The event time that one input has reached."""
@@ -197,7 +195,7 @@ class UnalignedCheckpointer(Generic[T]):
     def idle(self, input_id: int, is_idle: bool) -> list[Effect]:
         """An idle input does not hold back the watermark."""
         self._channels[input_id].idle = is_idle
-        return self._advance()
+        return self._time.advance()
 
     # -- receipt ---------------------------------------------------------------------------------------------
 
@@ -267,7 +265,7 @@ class UnalignedCheckpointer(Generic[T]):
         effects: list[Effect]
         match message:
             case Watermark(timestamp):
-                effects = self._turn_watermark(channel, timestamp)
+                effects = self._time.turn(channel, timestamp)
             case Barrier():
                 effects = self._turn_barrier(channel, message)
             case Control():
@@ -278,19 +276,6 @@ class UnalignedCheckpointer(Generic[T]):
                 raise ProtocolError(f"a message of no known kind input={channel.input_id}")
         self._refresh()
         return effects
-
-    def _turn_watermark(self, channel: InputChannel[T], timestamp: int) -> list[Effect]:
-        """An idle channel does not count. When none counts, this fan-in is idle itself and says so."""
-        was_idle = self._is_idle()
-        channel.idle = timestamp == IDLE
-        channel.watermark = max(channel.watermark, timestamp)
-        effects = self._advance()
-        if self._is_idle():
-            return effects if was_idle else [AdvanceWatermark(IDLE)]
-        return effects or ([AdvanceWatermark(max(self._watermark, AWAKE))] if was_idle else [])
-
-    def _is_idle(self) -> bool:
-        return bool(self._open) and all(channel.idle for channel in self._open.values())
 
     def _turn_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[Effect]:
         if not self._acts_at_receipt(message.barrier):
@@ -326,19 +311,12 @@ class UnalignedCheckpointer(Generic[T]):
 
     def _turn_end(self, channel: InputChannel[T]) -> list[Effect]:
         del self._open[channel.input_id]
-        effects = self._advance() or ([AdvanceWatermark(IDLE)] if self._is_idle() else [])
+        effects = self._time.ended()
         effects += self._perform(self._aligner.ended(channel.input_id))
         effects += self._answer(self._control.ended(channel.input_id))
         if not self._open:
             effects.append(Ended())
         return effects
-
-    def _advance(self) -> list[Effect]:
-        lowest = min((c.watermark for c in self._open.values() if not c.idle), default=self._watermark)
-        if lowest <= self._watermark:
-            return []
-        self._watermark = lowest
-        return [AdvanceWatermark(lowest)]
 
     def _refresh(self) -> None:
         """Bring ``_ready`` up to date; inputs that were in it keep their order."""

@@ -16,13 +16,14 @@ from tidegate.core.checkpoint.adapt import AlignmentTimeout, Observed
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, NodeStats, ObjectEntry
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck
-from tidegate.core.control.requests import ControlChanged
+from tidegate.core.control.ask import ControlChanged
 from tidegate.errors import (
     BarrierInjectionFailed,
     CheckpointAbortedError,
     CheckpointTimeout,
     InvalidUseError,
     ManifestSerializationFailed,
+    NodeTimeout,
     UnexpectedPhase,
 )
 from tidegate.ids import Epoch, GangNumber, NodeId, Term
@@ -54,21 +55,21 @@ class Promote:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class Expired:
     """A deadline has passed."""
 
     error: CheckpointAbortedError
 
 
-Overdue: TypeAlias = Promote | GiveUp | None
+Overdue: TypeAlias = Promote | Expired | None
 
 
 @dataclass(slots=True, kw_only=True)
-class Attempt:
+class CheckpointAttempt:
     """The live attempt. Participants are frozen at its start. ``progress_ms``: when a node last moved on.
 
     ``learned_alignment_timeout_ms`` counts instead of the configured one. ``control``: whether a signal is on its
-    way, which no barrier may overtake, and the parameters of the cut.
+    way, which no barrier may overtake, and the parameters of the cut. ``compacts``: every run is written again.
     """
 
     checkpoint_id: int
@@ -84,6 +85,7 @@ class Attempt:
     final: bool = False
     learned_alignment_timeout_ms: int | None = None
     control: ControlChanged = field(default_factory=ControlChanged)
+    compacts: bool = False
     requests: list[str] = field(default_factory=list)
     phase: CheckpointPhase = CheckpointPhase.INJECTING_BARRIERS
     progress_ms: int = 0
@@ -152,12 +154,12 @@ class Attempt:
             return None
         age_ms = now_ms - self.started_ms
         if age_ms >= config.checkpoint_timeout_ms:
-            return GiveUp(self._late(CheckpointTimeout, "it took too long", age_ms))
+            return Expired(self._late(CheckpointTimeout, "it took too long", age_ms))
         if self.phase is CheckpointPhase.INJECTING_BARRIERS:
             if age_ms >= config.barrier_injection_timeout_ms:
-                return GiveUp(self._late(BarrierInjectionFailed, "sources did not take the barrier", age_ms))
+                return Expired(self._late(BarrierInjectionFailed, "sources did not take the barrier", age_ms))
         elif now_ms - self.progress_ms >= config.node_snapshot_timeout_ms:
-            return GiveUp(self._late(CheckpointTimeout, "nodes did not report in time", age_ms))
+            return Expired(self._late(NodeTimeout, "nodes did not report in time", age_ms))
         if self._promotable(config) and age_ms >= self._alignment_timeout_ms(config):
             return Promote()
         return None
@@ -188,11 +190,12 @@ class Attempt:
     def _late(self, kind: type[CheckpointAbortedError], what: str, age_ms: int) -> CheckpointAbortedError:
         injecting = self.phase is CheckpointPhase.INJECTING_BARRIERS
         nodes = sorted(self.sources - self.injected if injecting else self.missing)
-        return kind(f"{what} nodes={nodes} age_ms={age_ms}", checkpoint_id=self.checkpoint_id)
+        missing: dict[int, str] = dict.fromkeys(nodes, "did not take the barrier" if injecting else "did not report")
+        return kind(f"{what} nodes={nodes} age_ms={age_ms}", checkpoint_id=self.checkpoint_id, failed_nodes=missing)
 
 
 def assemble(
-    attempt: Attempt,
+    attempt: CheckpointAttempt,
     shape: PlanShape,
     committables: Iterable[CommittableEntry],
     *,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.core.checkpoint.attempt import Attempt
+from tidegate.core.checkpoint.attempt import CheckpointAttempt
 from tidegate.core.checkpoint.orders import (
     CheckpointStarted,
     Effect,
     SendAbort,
-    SendCommitted,
     SendFinalize,
     SendInject,
     SendPromote,
@@ -20,7 +19,7 @@ from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.ids import NodeId
 
 
-def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[Effect]:
+def start(attempt: CheckpointAttempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[Effect]:
     """Tell every node that it begins, BEFORE any of them is told to inject or to report its last state."""
     alignment_timeout_ms = attempt.alignment_timeout_ms(config)
     started = CheckpointStarted(
@@ -32,6 +31,7 @@ def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -
         timeout_ms=config.checkpoint_timeout_ms,
         alignment_timeout_ms=alignment_timeout_ms,
         aligned=alignment_timeout_ms is None,
+        compacts=attempt.compacts,
     )
     nodes, numbers = sorted(attempt.nodes), (attempt.checkpoint_id, attempt.epoch)
     begin: list[Effect] = [SendStarted(node, stamp, started) for node in nodes]
@@ -41,7 +41,7 @@ def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -
     return [*begin, *(SendInject(node, stamp, *numbers, unaligned) for node in sorted(attempt.sources))]
 
 
-def promote(attempt: Attempt, stamp: Stamp) -> list[Effect]:
+def promote(attempt: CheckpointAttempt, stamp: Stamp) -> list[Effect]:
     """Let barriers overtake where they have not left yet.
 
     A node that has reported has nothing left to promote.
@@ -52,8 +52,3 @@ def promote(attempt: Attempt, stamp: Stamp) -> list[Effect]:
 def abort(nodes: Iterable[NodeId], stamp: Stamp, checkpoint_id: int, reason: str) -> list[Effect]:
     """This id and all below it are dead."""
     return [SendAbort(node, stamp, checkpoint_id, reason) for node in sorted(nodes)]
-
-
-def committed(attempt: Attempt, stamp: Stamp) -> list[Effect]:
-    """The manifest is in the log."""
-    return [SendCommitted(n, stamp, attempt.epoch, attempt.checkpoint_id) for n in sorted(attempt.nodes)]

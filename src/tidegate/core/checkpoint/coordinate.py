@@ -1,76 +1,87 @@
 """The coordinator of a job's checkpoints: one door, facts in, orders out. No clock, store or network.
 
-A leader takes over by an entry of the log, starts gangs, triggers checkpoints, commits their manifests and
-has their committables published. Nothing is aborted, deleted or restarted between a put and its definite
-answer. Losing the slot of a commit or a restore to another entry ends this leader. Late, doubled and foreign
-messages are outcomes and are counted; an impossible one is a ``ProtocolError`` with the story of the last
-events, and changes nothing.
+Three small machines do the work, ``Leadership`` (the log), ``Gang`` (the nodes) and ``Checkpoints`` (the attempts), and a
+``PublishQueue``. The coordinator leads each fact to the machine that it concerns, keeps the mode that they are in together, and
+owns the order of effects. Nothing is aborted, deleted or restarted between a put and its definite answer. Losing the slot of a
+commit or a restore to another entry ends this leader. Late, doubled and foreign messages are outcomes and are counted; an
+impossible one is a ``ProtocolError`` with the story of the last events, and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import assert_never
 
 from tidegate.core.checkpoint import command, events, orders
-from tidegate.core.checkpoint.attempt import Attempt, CheckpointPhase, GiveUp, Promote, assemble
-from tidegate.core.checkpoint.lead import Leader
-from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
-from tidegate.core.checkpoint.mode import OVER, Mode
-from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheckpointConfig
-from tidegate.core.checkpoint.prepare import PlanShape, PrepareAck
-from tidegate.core.checkpoint.schedule import Schedule
+from tidegate.core.checkpoint.answer import EffectCollector
+from tidegate.core.checkpoint.attempt import CheckpointAttempt
+from tidegate.core.checkpoint.checkpoints import Checkpoints
+from tidegate.core.checkpoint.gang import Gang
+from tidegate.core.checkpoint.leadership import Confirmed, Leadership, OutrunTakeover, Settled
+from tidegate.core.checkpoint.measure import CoordinatorMetrics
+from tidegate.core.checkpoint.mode import OVER, PUBLISHING, Mode, moved
+from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
+from tidegate.core.checkpoint.prepare import PlanShape
+from tidegate.core.checkpoint.progress import Standing, Step, next_step
+from tidegate.core.checkpoint.publish import PublishQueue, SinkAnswer
+from tidegate.core.checkpoint.requests import refused
+from tidegate.core.log.append import Landed, NotAsked, StillOpen
 from tidegate.core.log.entries import Role
-from tidegate.core.log.retain import kept_objects, oldest_restorable, resumable
-from tidegate.core.log.view import Commit, encode_entry
-from tidegate.errors import (
-    BarrierInjectionFailed,
-    CheckpointAbortedError,
-    CheckpointNotFound,
-    InvalidUseError,
-    ManifestSerializationFailed,
-    NodeFailed,
-    ProtocolError,
-    TidegateError,
-)
-from tidegate.ids import CheckpointId, Epoch
+from tidegate.core.log.view import Base, Commit, LogEntry, LogView, Restore, Takeover
+from tidegate.errors import CorruptDataError, TidegateError, UnexpectedPhase
+from tidegate.ids import CheckpointId, Epoch, NodeId, Term
 
 __all__ = ["CoordinatorMetrics", "DistributedCheckpointConfig", "DistributedCheckpointCoordinator", "Mode"]
 
-STORY_LENGTH = 50
-REQUESTS_MAX = 64
-ABORTS_PER_COLLECTION = 8
 
-
-class DistributedCheckpointCoordinator(Leader):
+class DistributedCheckpointCoordinator:
     """One leader's reign: made for one election. The next needs a new object with a new ``leader`` name."""
 
     def __init__(
         self, shape: PlanShape, config: DistributedCheckpointConfig, leader: str, host: str = "", pid: int = 0,
         role: Role = "driver",
     ) -> None:  # fmt: skip
-        super().__init__(config, leader, host, pid, role)
-        self.shape = shape
-        self.attempt: Attempt | None = None
-        self.alignment_timeout = config.adaptive_alignment_timeout
-        self._counter = 0
-        self._aborts = 0
-        self._schedule = Schedule.begin(config.schedule, 0)
-        self._waiting: deque[events.TriggerRequested] = deque()
-        self._leftovers: dict[CommittableKey, CommittableEntry] = {}
-        self._drained: set[int] = set()
-        self._story: deque[str] = deque(maxlen=STORY_LENGTH)
-        self._timer: int | None = None
-        self._control = events.ControlChanged()
+        self.shape, self.config = shape, config
+        self.leader, self.host, self.pid, self.role = leader, host, pid, role
+        self.mode = Mode.READING
+        self.metrics = CoordinatorMetrics()
+        self.leadership = Leadership(config, leader, host, pid, role)
+        self.gang = Gang()
+        self.publishing = PublishQueue.of(config)
+        self.checkpoints = Checkpoints(shape, config, self.leadership, self.gang, self.publishing, self.metrics)
+        self._out = EffectCollector()
+        self._wall_ms, self._stopping, self._sinks_ahead = 0, False, False
+
+    @property
+    def log(self) -> LogView:
+        """What this leader knows of the log; read it, never change it."""
+        return self.leadership.log
+
+    @property
+    def term(self) -> Term | None:
+        """The slot of this leader's takeover; ``None`` before it has landed."""
+        return self.leadership.term
+
+    @property
+    def attempt(self) -> CheckpointAttempt | None:
+        """The checkpoint under way."""
+        return self.checkpoints.attempt
+
+    @property
+    def next_id(self) -> CheckpointId:
+        """The id of the next attempt: larger than any before, whoever made it."""
+        return self.checkpoints.next_id
+
+    def is_public(self, epoch: int) -> bool:
+        """True when sinks have confirmed all that manifests up to this epoch named."""
+        return self.publishing.is_public(epoch)
 
     def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[orders.Effect]:
-        """Take a fact, give the orders that follow, to be performed in this order.
+        """Take a fact, give the orders that follow, to be performed in this order. An error leaves everything as it was.
 
-        ``now_ms`` never goes back. ``wall_ms`` is the time of day, for people. An error leaves everything as
-        it was.
+        ``now_ms`` never goes back. ``wall_ms`` is the time of day, for people.
         """
-        self._story.append(f"{now_ms} {event!r:.300}")
-        self._out, self._wall_ms = [], wall_ms
+        self._out.open(event, now_ms)
+        self._wall_ms = wall_ms
         try:
             if self.mode in OVER:
                 self._after_the_end(event)
@@ -78,28 +89,20 @@ class DistributedCheckpointCoordinator(Leader):
                 self._dispatch(event, now_ms)
                 self._advance(now_ms)
         except TidegateError as error:
-            error.story = tuple(self._story)
+            error.story = self._out.story
             raise
-        self._set_timer(now_ms)
-        return self._out
-
-    @property
-    def next_id(self) -> CheckpointId:
-        """The id of the next attempt: larger than any before, whoever made it."""
-        return CheckpointId.of(self._own_term(), self._counter + 1)
+        return self._out.close(now_ms, self._deadlines(now_ms))
 
     def _dispatch(self, event: events.Event, now_ms: int) -> None:
         match event:
             case events.LogRead():
                 self._log_read(event, now_ms)
             case events.PutAnswered():
-                self._put_answered(event, now_ms)
+                self._put_settled(self.leadership.answered(event, now_ms), now_ms)
             case events.LogChecked():
                 self._log_checked(event, now_ms)
             case events.TriggerRequested():
                 self._requested(event)
-            case events.CancelRequested():
-                self._cancel(event, now_ms)
             case events.RestoreRequested():
                 self._restore_requested(event, now_ms)
             case events.StopRequested():
@@ -108,293 +111,272 @@ class DistributedCheckpointCoordinator(Leader):
                 self._gang_running(event, now_ms)
             case events.GangLost():
                 self._gang_lost(event, now_ms)
-            case events.InjectionAcked():
-                self._injection_acked(event, now_ms)
-            case events.NodePrepared(ack):
-                self._node_prepared(ack, now_ms)
-            case events.NodeDeclined():
-                self._node_declined(event, now_ms)
             case events.NodeDrained():
                 self._node_drained(event)
             case events.Published() | events.PublishFailed() | events.Hidden() | events.HideFailed():
-                self._sink_answered(event, now_ms)
+                self._sink_answered(self.publishing.answered(event, now_ms))
             case events.ControlChanged():
-                self._control = event
+                self.checkpoints.control = event
             case events.Tick():
                 pass
             case _:
-                assert_never(event)
+                self._out.give_all(self.checkpoints.handle(event, now_ms, self._wall_ms))
 
     def _after_the_end(self, event: events.Event) -> None:
         if isinstance(event, events.TriggerRequested):
-            self._refuse(event, f"this coordinator is {self.mode.value}")
+            self._out.give(refused(event, f"this coordinator is {self.mode.value}"))
         elif not isinstance(event, events.Tick | events.ControlChanged):
             self.metrics.stale_messages += 1
 
-    # -- requests
+    def _sink_answered(self, answer: SinkAnswer) -> None:
+        self.metrics.publish_retries += answer is SinkAnswer.FAILED
+        self.metrics.stale_messages += answer is SinkAnswer.STALE
 
     def _requested(self, event: events.TriggerRequested) -> None:
-        attempt = self.attempt
-        joins = attempt is not None and event.savepoint in (None, attempt.savepoint)
-        waiting = len(attempt.requests) if attempt is not None and joins else len(self._waiting)
         if self._stopping or self.mode is Mode.FINISHING:
-            self._refuse(event, "the job is ending")
-        elif waiting >= REQUESTS_MAX:
-            self._refuse(event, f"too many requests are waiting waiting={waiting}")
-        elif attempt is not None and joins:
-            attempt.requests.append(event.request_id)
+            self._out.give(refused(event, "the job is ending"))
         else:
-            self._waiting.append(event)
+            self._out.give(self.checkpoints.requests.take(event, self.attempt))
 
-    def _cancel(self, event: events.CancelRequested, now_ms: int) -> None:
-        attempt = self.attempt
-        if attempt is None or attempt.checkpoint_id != event.checkpoint_id:
-            raise CheckpointNotFound(f"this checkpoint is not in flight checkpoint_id={event.checkpoint_id}")
-        if not attempt.can_abort:
-            raise CheckpointNotFound(f"its manifest is being written checkpoint_id={event.checkpoint_id}")
-        error = CheckpointAbortedError("cancelled on request", checkpoint_id=event.checkpoint_id)
-        self._abort(attempt, error, now_ms, failure=False)
+    # -- the log
 
-    def _refuse(self, event: events.TriggerRequested, reason: str) -> None:
-        self._out.append(orders.RequestRefused(event.request_id, reason))
-
-    # -- triggering
-
-    def _advance(self, now_ms: int) -> None:
-        self._watch_deadlines(now_ms)
-        super()._advance(now_ms)
-        if (due_ms := self._trigger_due_ms(now_ms)) is not None and now_ms >= due_ms:
-            self._trigger(now_ms)
-
-    def _trigger_due_ms(self, now_ms: int) -> int | None:
-        """When the next attempt may start; ``None`` while none may."""
-        held_up = self._publisher.crowded or self._appender.is_open  # a put that is open now is a base's: it takes the next slot
-        if self.mode is not Mode.RUNNING or self.attempt is not None or held_up:
-            return None
-        if self._all_drained():
-            return self._schedule.retry_due_ms
-        return now_ms if self._waiting else self._schedule.due_ms
-
-    def _all_drained(self) -> bool:
-        return self.nodes <= self._drained
-
-    def _trigger(self, now_ms: int) -> None:
-        final = self._all_drained()
-        wanted = [w.savepoint for w in self._waiting if w.savepoint is not None and not final]
-        savepoint = wanted[0] if wanted else None
-        served = [w for w in self._waiting if w.savepoint in (None, savepoint)]
-        self._waiting = deque(w for w in self._waiting if w not in served)
-        self.attempt = Attempt(
-            checkpoint_id=self.next_id,
-            epoch=Epoch(self.log.next_slot),
-            parent=self.log.head,
-            gang=self.log.gang,
-            term=self._own_term(),
-            nodes=self.nodes,
-            sources=self.source_nodes,
-            started_ms=now_ms,
-            wall_ms=self._wall_ms,
-            savepoint=savepoint,
-            final=final,
-            learned_alignment_timeout_ms=None if self.alignment_timeout is None else self.alignment_timeout.ms,
-            control=self._control,
-            requests=[w.request_id for w in served],
-        )
-        self._counter += 1
-        self._schedule = self._schedule.triggered(now_ms)
-        self._out += command.start(self.attempt, self._stamp(), self.config)
-
-    def _watch_deadlines(self, now_ms: int) -> None:
-        attempt = self.attempt
-        overdue = attempt.overdue(self.config, now_ms) if attempt else None
-        if attempt and isinstance(overdue, GiveUp):
-            self._abort(attempt, overdue.error, now_ms)
-        elif attempt and isinstance(overdue, Promote):
-            attempt.promoted = True
-            self.metrics.promotions += 1
-            self._out += command.promote(attempt, self._stamp())
-
-    # -- what nodes say
-
-    def _live(self, node: int, gang: int, term: int, checkpoint_id: int) -> Attempt | None:
-        """The attempt that this message counts for; ``None``, and counted, when it is late or foreign."""
-        attempt = self.attempt
-        if term == self.term and gang == self.log.gang and checkpoint_id >= self.next_id:
-            raise ProtocolError(f"nobody has begun this checkpoint checkpoint_id={checkpoint_id} node={node}")
-        if attempt is None or (gang, term, checkpoint_id) != (
-            attempt.gang,
-            attempt.term,
-            attempt.checkpoint_id,
-        ):
+    def _log_read(self, event: events.LogRead, now_ms: int) -> None:
+        if self.mode is not Mode.READING:
             self.metrics.stale_messages += 1
-            return None
-        if node not in attempt.nodes:
-            raise ProtocolError(f"not a node of this checkpoint node={node} nodes={sorted(attempt.nodes)}")
-        return attempt
-
-    def _injection_acked(self, event: events.InjectionAcked, now_ms: int) -> None:
-        attempt = self._live(event.node, event.gang, event.term, event.checkpoint_id)
-        if attempt is None:
             return
-        if event.node not in attempt.sources:
-            raise ProtocolError(f"not a node with sources node={event.node} sources={sorted(attempt.sources)}")
-        attempt.injection_acked(event.node, now_ms)
+        self.leadership.read(event)
+        self._move(Mode.TAKING_OVER)
+        self._out.give(self.leadership.take_over(now_ms, self._wall_ms))
 
-    def _node_prepared(self, ack: PrepareAck, now_ms: int) -> None:
-        attempt = self._live(ack.node, ack.gang, ack.term, ack.checkpoint_id)
-        if attempt is None:
-            return
-        if faults := self.shape.faults(ack):
-            if attempt.can_abort:
-                reason = f"the report of node {ack.node} does not fit the plan: {', '.join(faults[:5])}"
-                error = ManifestSerializationFailed(reason, checkpoint_id=ack.checkpoint_id)
-                self._abort(attempt, error, now_ms)
-        elif not attempt.prepared(ack, now_ms):
-            self.metrics.duplicate_acks += 1
-        elif not attempt.missing:
-            self._commit(attempt, now_ms)
+    def _put_settled(self, outcome: Settled, now_ms: int) -> None:
+        match outcome:
+            case Landed(entry):
+                self._landed(entry, now_ms)
+            case OutrunTakeover():
+                self._move(Mode.READING)
+                self._out.give(orders.ReadLog())
+            case orders.Replaced():
+                self._step_down(outcome)
+            case StillOpen():
+                pass
+            case NotAsked():
+                self.metrics.stale_messages += 1
+            case _:
+                assert_never(outcome)
 
-    def _node_declined(self, event: events.NodeDeclined, now_ms: int) -> None:
-        term = CheckpointId(event.checkpoint_id).term
-        attempt = self._live(event.node, event.gang, term, event.checkpoint_id)
-        if attempt is None or not attempt.can_abort:
+    def _landed(self, entry: LogEntry, now_ms: int) -> None:
+        match entry:
+            case Takeover():
+                self.metrics.leader_failovers += entry.slot > 0
+                self._confirm(now_ms)
+            case Restore():
+                self._move(Mode.RECOVERING)
+                self.publishing.recover(self.leadership.hidden_by(entry, self._sinks_ahead), self.log.head)
+            case Base():
+                self._out.give(self.leadership.trim())
+                if self.mode is Mode.CONFIRMING:
+                    self._ready()
+            case Commit():
+                self._committed(entry, now_ms)
+            case _:
+                assert_never(entry)
+
+    def _committed(self, entry: Commit, now_ms: int) -> None:
+        """It is published from now on, at once where somebody waits for it. Only then may a base take the next slot."""
+        manifest, attempt = entry.manifest, self.attempt
+        self.publishing.committed(manifest)
+        if manifest.final or (attempt is not None and attempt.requests):  # a savepoint is always asked for
+            self.publishing.flush()
+        self._out.give_all(self.checkpoints.committed(entry, now_ms))
+        if manifest.final and self.mode is not Mode.SETTLING:
+            self._move(Mode.FINISHING)
+        if self.mode is Mode.RUNNING and not self._stopping:
+            self._out.give(self.leadership.base(now_ms))
+
+    def _confirm(self, now_ms: int) -> None:
+        """Go on only if the log ends with what we know of it."""
+        self._move(Mode.CONFIRMING)
+        self._out.give(self.leadership.confirm(now_ms))
+
+    def _log_checked(self, event: events.LogChecked, now_ms: int) -> None:
+        outcome = self.leadership.checked(event, now_ms)
+        if isinstance(outcome, orders.Replaced):
+            self._step_down(outcome)
+        elif isinstance(outcome, Confirmed) and (base := self.leadership.base(now_ms)):
+            self._out.give(base)
+        elif isinstance(outcome, Confirmed):
+            self._ready()
+
+    # -- gangs
+
+    def _restore_requested(self, event: events.RestoreRequested, now_ms: int) -> None:
+        if self.mode is not Mode.READY:
+            raise UnexpectedPhase(f"a gang can only be started when none is there mode={self.mode.value!r}")
+        parent = None if event.epoch is None else self.log.restorable(event.epoch)
+        self._sinks_ahead = event.sinks_ahead
+        if parent is not None and parent.final and parent.epoch == self.log.head_epoch:
+            self._move(Mode.RECOVERING)
+            self.publishing.recover(self.leadership.hidden_after(parent) if event.sinks_ahead else None, parent)
+        elif parent is None and self.leadership.is_first_of_all and not self.gang.has_started_one:
+            self._start_gang()  # only this one has number 0
+        else:
+            self._write_restore(event.epoch, now_ms)
+
+    def _write_restore(self, parent: Epoch | None, now_ms: int) -> None:
+        self._move(Mode.RESTORING)
+        self._out.give(self.leadership.restore(parent, self.gang.why, now_ms))
+
+    def _start_gang(self) -> None:
+        self._move(Mode.STARTING)
+        self._out.give(self.gang.start(self.log.gang, self.log.head))
+
+    def _gang_running(self, event: events.GangRunning, now_ms: int) -> None:
+        self.gang.check(event)
+        if event.gang != self.log.gang or not self._takes_members():
+            self.metrics.stale_messages += 1
             return
-        injecting = attempt.phase is CheckpointPhase.INJECTING_BARRIERS and event.node in attempt.sources
-        kind = BarrierInjectionFailed if injecting else NodeFailed
-        reason = f"node {event.node} cannot take part: {event.reason}"
-        self._abort(attempt, kind(reason, checkpoint_id=event.checkpoint_id), now_ms)
+        left = self.gang.joined(event)
+        if self.mode is Mode.RUNNING:
+            self._out.give_all(self.checkpoints.members_left(left, now_ms))
+            return
+        if self.mode is Mode.READY:
+            self._adopt()
+        self._move(Mode.RUNNING)
+        self.gang.up()
+        self.checkpoints.gang_up(now_ms)
+
+    def _takes_members(self) -> bool:
+        """An earlier leader's gang goes on under this one, unless this one has started its own."""
+        adopts = self.mode is Mode.READY and self.leadership.can_adopt and not self.gang.has_started_one
+        return self.mode in (Mode.STARTING, Mode.RUNNING) or adopts
+
+    def _adopt(self) -> None:
+        """Everything below this term is dead; the head's committables may not have been published."""
+        self.gang.adopt()
+        dead = CheckpointId(self.leadership.own_term << 32)
+        self._out.give_all(command.abort(self.gang.nodes, self.leadership.stamp(), dead, "leader failover"))
+        self.publishing.recover(None, self.log.head)
 
     def _node_drained(self, event: events.NodeDrained) -> None:
         if event.gang != self.log.gang or self.mode is not Mode.RUNNING:
             self.metrics.stale_messages += 1
-        elif event.node not in self.nodes:
-            raise ProtocolError(f"not a node of the gang node={event.node} nodes={sorted(self.nodes)}")
         else:
-            self._drained.add(event.node)
+            self.gang.node_drained(event)
 
-    # -- commit and abort
-
-    def _commit(self, attempt: Attempt, now_ms: int) -> None:
-        try:
-            manifest = self._manifest(attempt)
-            entry = Commit(slot=attempt.epoch, term=attempt.term, write_id=self._write_id(), manifest=manifest)
-            encode_entry(entry)  # what cannot be stored must fail here, before the put
-        except (ManifestSerializationFailed, InvalidUseError) as error:
-            failure = ManifestSerializationFailed(str(error), checkpoint_id=attempt.checkpoint_id)
-            self._abort(attempt, failure, now_ms)
+    def _gang_lost(self, event: events.GangLost, now_ms: int) -> None:
+        if event.gang != self.log.gang or not self.gang.is_alive:
+            self.metrics.stale_messages += 1
             return
-        attempt.move(CheckpointPhase.COMMITTING)
-        self._out.append(self._appender.put(entry, now_ms))
+        self.gang.is_alive = False
+        if self.mode is not Mode.FINISHING:
+            self._gang_ending(event.reason, Mode.SETTLING, now_ms, event.node)
 
-    def _manifest(self, attempt: Attempt) -> CheckpointManifest:
-        if uncovered := self.shape.uncovered(attempt.nodes):
-            raise InvalidUseError(f"no node hosts these subtasks subtasks={uncovered}")
-        oldest = oldest_restorable(self.log, self.config.gc_retain_count, attempt.epoch)
-        return assemble(
-            attempt,
-            self.shape,
-            self._committables(attempt),
-            oldest=oldest,
-            leader=self.leader,
-            wall_ms=self._wall_ms,
+    def _stop_requested(self, now_ms: int) -> None:
+        self._stopping = True
+        self.publishing.hurry()
+        if self.mode in (Mode.READING, Mode.READY):
+            self._stopped()
+        elif self.mode in (Mode.STARTING, Mode.RUNNING):
+            self._gang_ending("stop requested", Mode.ENDING, now_ms)
+
+    def _gang_ending(self, reason: str, mode: Mode, now_ms: int, node: NodeId | None = None) -> None:
+        self.gang.why = reason
+        self._out.give_all(self.checkpoints.gang_ending(reason, now_ms, node))
+        self._move(mode)
+
+    # -- what follows from it all
+
+    def _advance(self, now_ms: int) -> None:
+        """Whatever can go on now does. Called after every event."""
+        self._out.give_all(self.checkpoints.watch(now_ms))
+        if self.mode is Mode.RUNNING and (why := self.checkpoints.given_up):
+            self._gang_ending(why, Mode.ENDING, now_ms)
+        self._ask_again(now_ms)
+        self._publish(now_ms)
+        self._go_on(now_ms)
+        if (due_ms := self._trigger_due_ms(now_ms)) is not None and now_ms >= due_ms:
+            self._out.give_all(self.checkpoints.trigger(now_ms, self._wall_ms))
+
+    def _go_on(self, now_ms: int) -> None:
+        match next_step(self._standing()):
+            case Step.START_GANG:
+                self._start_gang()
+            case Step.STOP_GANG:
+                self._out.give(self.gang.stop(self.log.gang))
+            case Step.CONFIRM:
+                self._confirm(now_ms)
+            case Step.STOP:
+                self._stopped()
+            case Step.FINISH:
+                self._finished()
+            case None:
+                pass
+            case _ as never:  # pragma: no cover  (mypy proves it)
+                assert_never(never)
+
+    def _standing(self) -> Standing:
+        return Standing(
+            mode=self.mode,
+            writing=self.leadership.is_writing,
+            publishing=self.publishing.outstanding is not None,
+            backlog=self.publishing.backlog > 0,
+            finished=self.log.head is not None and self.log.head.final,
+            stopping=self._stopping,
         )
 
-    def _committables(self, attempt: Attempt) -> list[CommittableEntry]:
-        """Every one that is not confirmed: named before, left over from aborted attempts, or new."""
-        found = {entry.key: entry for entry in self._publisher.carried()}
-        staged = [entry for ack in attempt.acks.values() for entry in ack.committables]
-        for entry in (*self._leftovers.values(), *staged):
-            if entry.checkpoint_id > self.log.last_id:  # else a manifest has named it already
-                found.setdefault(entry.key, entry)
-        return list(found.values())
+    def _ask_again(self, now_ms: int) -> None:
+        for order in self.leadership.ask_again(now_ms):
+            if isinstance(order, orders.StoreSilent):
+                self._step_down(order)
+            else:
+                self.metrics.put_retries += 1
+                self._out.give(order)
 
-    def _committed(self, entry: Commit, now_ms: int) -> None:
-        attempt, manifest = self.attempt, entry.manifest
-        assert attempt is not None, "only a live attempt has a put open"
-        attempt.move(CheckpointPhase.COMPLETED)
-        self.attempt = None
-        self._leftovers.clear()
-        self._schedule = self._schedule.completed(now_ms)
-        self.alignment_timeout = attempt.learned(self.alignment_timeout, manifest.is_unaligned)
-        self._publisher.committed(manifest)
-        if attempt.requests or manifest.final:  # a savepoint is always asked for
-            self._publisher.flush()
-        duration_ms = now_ms - attempt.started_ms
-        self.metrics.completed(duration_ms, sum(n.bytes_uploaded for n in manifest.nodes), manifest.is_unaligned)
-        self._out.append(orders.WriteLatestHint(manifest.epoch))
-        if self._gang_alive:
-            self._out += command.committed(attempt, self._stamp())
-        numbers, requests = (manifest.checkpoint_id, manifest.epoch, duration_ms), tuple(attempt.requests)
-        self._out.append(orders.CheckpointCompleted(*numbers, manifest, requests))
-        self._collect()
-        if manifest.final and self.mode is not Mode.SETTLING:
-            self._move(Mode.FINISHING)
+    def _publish(self, now_ms: int) -> None:
+        stops_last = self.mode is Mode.SETTLING and self._stopping
+        if self.mode not in PUBLISHING and not stops_last:
+            return
+        if stuck := self.publishing.stuck:
+            self._step_down(stuck)
+        else:
+            self._out.give(self.publishing.next(self.log.gang, now_ms))
 
-    def _collect(self) -> None:
-        """There is no live attempt now, so the next id is the bound."""
-        if self.config.auto_gc:
-            keep = kept_objects(self.log) | self._control.objects
-            self._out.append(orders.CollectGarbage(self.next_id, keep, resumable(self.log)))
+    def _trigger_due_ms(self, now_ms: int) -> int | None:
+        """``None`` while none may start. A put that is open where an attempt could start is a base's: it takes the next slot."""
+        held_up = self.mode is not Mode.RUNNING or self.publishing.crowded or self.leadership.is_writing
+        return None if held_up else self.checkpoints.due_ms(now_ms)
 
-    def _abort(self, attempt: Attempt, error: CheckpointAbortedError, now_ms: int, *, failure: bool = True) -> None:
-        """Give it up. What its sinks have staged goes into the next manifest: sources do not rewind."""
-        attempt.move(CheckpointPhase.ABORTED)
-        self.attempt = None
-        for ack in attempt.acks.values():
-            self._leftovers.update((entry.key, entry) for entry in ack.committables)
-        if self._gang_alive:
-            self._out += command.abort(attempt.nodes, self._stamp(), attempt.checkpoint_id, str(error))
-        error.story = tuple(self._story)
-        requests = tuple(attempt.requests)
-        self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, str(error), requests, error, failure))
-        self._after_abort(now_ms, failure)
+    def _ready(self) -> None:
+        self._move(Mode.READY)
+        if self._stopping:
+            self._stopped()
+        else:
+            self._out.give(orders.ResolveRestore(self.gang.why))
 
-    def _after_abort(self, now_ms: int, failure: bool) -> None:
-        self.metrics.checkpoints_aborted += 1
-        self._aborts += 1
-        if self._aborts % ABORTS_PER_COLLECTION == 0:
-            self._collect()  # without commits nothing else would ever remove what aborted attempts uploaded
-        if failure:
-            self._schedule = self._schedule.failed(now_ms)
-        if failure and self._schedule.exhausted and self.mode is Mode.RUNNING:
-            self._end_gang(f"{self._schedule.failures} checkpoints failed in a row", now_ms)
+    # -- the end
 
-    # -- hooks of the leader
+    def _finished(self) -> None:
+        if self.log.head is None:
+            raise CorruptDataError("a job cannot be finished without a final checkpoint")
+        if self.gang.is_alive:
+            self._out.give(orders.StopGang(self.log.gang, "finished"))
+        self._over(Mode.FINISHED, orders.JobFinished(self.log.head), "the job has finished")
 
-    def _gang_up(self, now_ms: int) -> None:
-        self._schedule = Schedule.begin(self.config.schedule, now_ms)
-        self._drained.clear()
-        self._leftovers.clear()
+    def _stopped(self) -> None:
+        self._over(Mode.STOPPED, orders.JobStopped(), "the job was stopped")
 
-    def _members_changed(self, left: frozenset[int], now_ms: int) -> None:
-        if self.attempt is not None and self.attempt.can_abort and left & self.attempt.nodes:
-            self._abort(self.attempt, self._gone(self.attempt, f"nodes left nodes={sorted(left)}"), now_ms)
+    def _step_down(self, reason: orders.StepDownReason) -> None:
+        self._over(Mode.DEPOSED, orders.StepDown(reason), str(reason))
 
-    def _gang_ending(self, reason: str, now_ms: int) -> None:
-        if self.attempt is not None and self.attempt.can_abort:
-            self._abort(self.attempt, self._gone(self.attempt, reason), now_ms, failure=False)
+    def _over(self, mode: Mode, outcome: orders.JobFinished | orders.JobStopped | orders.StepDown, reason: str) -> None:
+        self._move(mode)
+        self._out.give(*self.checkpoints.close(reason), outcome)
 
-    def _gone(self, attempt: Attempt, reason: str) -> CheckpointAbortedError:
-        return NodeFailed(reason, checkpoint_id=attempt.checkpoint_id)
+    def _move(self, mode: Mode) -> None:
+        self.mode = moved(self.mode, mode)
 
-    def _close(self, reason: str) -> None:
-        for waiting in self._waiting:
-            self._refuse(waiting, reason)
-        self._waiting.clear()
-        if self.attempt is not None:
-            attempt, self.attempt = self.attempt, None
-            attempt.move(CheckpointPhase.ABORTED)
-            error = CheckpointAbortedError(reason, checkpoint_id=attempt.checkpoint_id, story=self._story)
-            self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, False))
-
-    def _set_timer(self, now_ms: int) -> None:
-        asked = (self._appender.deadline_ms, self._confirmer.deadline_ms, self._publisher.deadline_ms(now_ms))
-        times = [self._trigger_due_ms(now_ms), *asked]
-        if self.attempt is not None:
-            times.append(self.attempt.deadline_ms(self.config))
-        at_ms = min((time for time in times if time is not None), default=None)
-        if self._timer is not None and now_ms >= self._timer:
-            self._timer = None
-        if at_ms is not None and at_ms != self._timer and self.mode not in OVER:
-            self._timer = at_ms
-            self._out.append(orders.SetTimer(at_ms))
+    def _deadlines(self, now_ms: int) -> tuple[int | None, ...]:
+        if self.mode in OVER:
+            return ()
+        machines = (self.leadership.deadline_ms(), self.publishing.deadline_ms(now_ms), self.checkpoints.deadline_ms())
+        return (self._trigger_due_ms(now_ms), *machines)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tidegate.core.checkpoint.prepare import PrepareAck
-from tidegate.core.control.requests import ControlChanged as ControlChanged
+from tidegate.core.control.ask import ControlChanged as ControlChanged
 from tidegate.core.log.view import LogRecord, LogView, Takeover
 from tidegate.ids import Epoch, GangNumber, NodeId, Slot, Term
 
@@ -135,20 +135,22 @@ class GangRunning:
 @dataclass(frozen=True, slots=True)
 class GangLost:
     """A node was lost, the gang failed to start, or it has stopped: no process of it does anything for us any
-    more."""
+    more. ``node`` went first, where that is known."""
 
     gang: GangNumber
     reason: str
+    node: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InjectionAcked:
-    """A node has taken the barrier command."""
+    """A node has taken the barrier command, for so many sources."""
 
     node: NodeId
     gang: GangNumber
     term: Term
     checkpoint_id: int
+    source_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,16 @@ class NodeDeclined:
     gang: GangNumber
     checkpoint_id: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAcked:
+    """A node knows that this checkpoint is committed."""
+
+    node: NodeId
+    gang: GangNumber
+    term: Term
+    checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +235,7 @@ Event: TypeAlias = (
     | InjectionAcked
     | NodePrepared
     | NodeDeclined
+    | CommitAcked
     | NodeDrained
     | ControlChanged
     | Published

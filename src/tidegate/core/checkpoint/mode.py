@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from tidegate.errors import UnexpectedPhase
+
 
 class Mode(Enum):
     """Where a leader stands."""
@@ -42,3 +44,10 @@ LEGAL_MODES: dict[Mode, frozenset[Mode]] = {
 }
 OVER = frozenset({Mode.FINISHED, Mode.STOPPED, Mode.DEPOSED})
 PUBLISHING = frozenset({Mode.RECOVERING, Mode.RUNNING, Mode.ENDING, Mode.FINISHING})
+
+
+def moved(here: Mode, there: Mode) -> Mode:
+    """Where a leader stands after this move, if it is legal."""
+    if there not in LEGAL_MODES[here]:
+        raise UnexpectedPhase(f"a leader cannot go from {here.value!r} to {there.value!r}")
+    return there

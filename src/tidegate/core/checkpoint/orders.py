@@ -1,12 +1,13 @@
 """The coordinator's orders, as data. The facts that answer them are in ``events``.
 
 The shell performs orders in the order in which they are given. ``PutEntry``, ``ReadLog``, ``CheckLog``, ``Hide``,
-``Publish``, ``ResolveRestore``, ``StartGang`` and ``StopGang`` have an answer each, named in their
+``Publish``, ``ResolveRestore``, ``StartGang``, ``StopGang`` and ``SendCommitted`` have an answer each, named in their
 docstrings; the rest has none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -89,7 +90,7 @@ class Stamp:
 @dataclass(frozen=True, slots=True)
 class CheckpointStarted:
     """A checkpoint begins. A node's deadlines are receipt + timeout - age. ``aligned``: barriers never
-    overtake."""
+    overtake. ``compacts``: write all state, whatever objects of earlier checkpoints hold of it."""
 
     term: Term
     checkpoint_id: int
@@ -99,6 +100,7 @@ class CheckpointStarted:
     timeout_ms: int
     alignment_timeout_ms: int | None
     aligned: bool
+    compacts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class SendAbort:
 
 @dataclass(frozen=True, slots=True)
 class SendCommitted:
-    """The manifest is in the log. May be lost: every later command says it too."""
+    """The manifest is in the log. Answered by ``CommitAcked``; sent again a few times, and every later command says it too."""
 
     node: NodeId
     stamp: Stamp
@@ -257,6 +259,11 @@ class CheckpointAborted:
     requests: tuple[str, ...]
     error: CheckpointAbortedError
     failure: bool = True
+
+    @property
+    def failed_nodes(self) -> Mapping[int, str]:
+        """The nodes that it failed on, and why; empty when it was nobody's fault."""
+        return self.error.failed_nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The coordinator's settings and its counters. Data only."""
+"""The coordinator's settings. Data only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class DistributedCheckpointConfig:
     given up. A put that stays unanswered for ``storage_timeout_ms``, or a publish that failed
     ``publish_tries_max`` times in a row and for as long, makes the leader step down: nothing else would be safe.
     ``publish_budgets`` are of sinks, by operator; all others show every epoch at once. After
-    ``base_every`` entries the log is summed up by another one, and what lies before the last but one of those is trimmed.
+    ``base_every`` entries the log is summed up by another one, and what lies before the last but one of those is trimmed. A
+    checkpoint whose objects take more than ``max_checkpoint_bytes`` makes the next one a compacted one.
     """
 
     checkpoint_interval_ms: int | None = 30_000
@@ -45,6 +46,7 @@ class DistributedCheckpointConfig:
     publish_tries_max: int = 20
     publish_budgets: Mapping[str, PublishBudget] = field(default_factory=dict)
     base_every: int = 64
+    max_checkpoint_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         if self.max_concurrent_checkpoints != 1:
@@ -68,6 +70,7 @@ class DistributedCheckpointConfig:
             "publish_retry_ms",
             "publish_tries_max",
             "base_every",
+            "max_checkpoint_bytes",
         ):
             _check_at_least(1, name, getattr(self, name))
         _check_at_least(0, "unaligned_threshold_ms", self.unaligned_threshold_ms)
@@ -94,32 +97,6 @@ class DistributedCheckpointConfig:
             retry_ms=self.retry_ms,
             tolerable_failures=self.tolerable_failures,
         )
-
-
-@dataclass(slots=True)
-class CoordinatorMetrics:
-    """Counters of one leader, and the durations of its checkpoints."""
-
-    checkpoints_completed: int = 0
-    checkpoints_aborted: int = 0
-    last_checkpoint_duration_ms: int = 0
-    max_checkpoint_duration_ms: int = 0
-    total_bytes_checkpointed: int = 0
-    unaligned_checkpoints: int = 0
-    leader_failovers: int = 0
-    promotions: int = 0
-    stale_messages: int = 0
-    duplicate_acks: int = 0
-    put_retries: int = 0
-    publish_retries: int = 0
-
-    def completed(self, duration_ms: int, uploaded_bytes: int, unaligned: bool) -> None:
-        """A checkpoint was committed."""
-        self.checkpoints_completed += 1
-        self.last_checkpoint_duration_ms = duration_ms
-        self.max_checkpoint_duration_ms = max(self.max_checkpoint_duration_ms, duration_ms)
-        self.total_bytes_checkpointed += uploaded_bytes
-        self.unaligned_checkpoints += unaligned
 
 
 def _check_at_least(least: int, name: str, value: int) -> None:

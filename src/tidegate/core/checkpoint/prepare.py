@@ -131,6 +131,11 @@ class PlanShape:
     edges: Mapping[int, str] = field(default_factory=dict)
     """What each edge connects, in words that stay the same when the plan numbers its edges anew."""
 
+    @property
+    def source_count(self) -> int:
+        """How many sources every node hosts a subtask of."""
+        return len(self.sources)
+
     def edges_of(self, channels: Iterable[int]) -> dict[str, object]:
         """What these channels connect, as the manifest keeps it."""
         return {str(channel): self.edges[channel] for channel in sorted(set(channels)) if channel in self.edges}

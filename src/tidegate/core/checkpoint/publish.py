@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias, assert_never
 
 from tidegate.core.checkpoint.budget import PublishBudget, TokenBucket
+from tidegate.core.checkpoint.events import Hidden, HideFailed, Published, PublishFailed
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
-from tidegate.core.checkpoint.orders import Hide, Publish
+from tidegate.core.checkpoint.orders import Hide, Publish, Unpublishable
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.ids import NO_EPOCH, Epoch, GangNumber
 
@@ -36,9 +38,18 @@ class _Show:
 
 
 _Step: TypeAlias = Hide | _Show
+SinkEvent: TypeAlias = Published | PublishFailed | Hidden | HideFailed
 
 
-class Publisher:
+class SinkAnswer(Enum):
+    """What a sink's answer means: the step is done, it is tried again, or nobody had asked."""
+
+    DONE = "done"
+    FAILED = "failed"
+    STALE = "stale"
+
+
+class PublishQueue:
     """The steps still to do. ``outstanding`` is the order that waits for its answer."""
 
     __slots__ = (
@@ -57,8 +68,8 @@ class Publisher:
         "_tries_max",
         "_unpublished",
         "_waiting",
+        "_why",
         "outstanding",
-        "why",
     )
 
     def __init__(
@@ -79,11 +90,11 @@ class Publisher:
         self._flushing = self._hurried = False
         self._failures = 0
         self._retry_at: int | None = None
-        self.why = ""
+        self._why = ""
         self.outstanding: Hide | Publish | None = None
 
     @classmethod
-    def of(cls, config: DistributedCheckpointConfig) -> Publisher:
+    def of(cls, config: DistributedCheckpointConfig) -> PublishQueue:
         """With these settings."""
         return cls(config.publish_retry_ms, config.publish_tries_max, config.storage_timeout_ms, config.publish_budgets)
 
@@ -99,9 +110,14 @@ class Publisher:
         return len(self._steps) > STEPS_MAX or waiting > 2 * WAITING_MAX
 
     @property
-    def exhausted(self) -> bool:
-        """The same step failed too often, and for too long."""
-        return self._failures >= self._tries_max and self._failing_ms >= self._storage_timeout_ms
+    def stuck(self) -> Unpublishable | None:
+        """Set when the same step failed too often, and for too long."""
+        exhausted = self._failures >= self._tries_max and self._failing_ms >= self._storage_timeout_ms
+        return Unpublishable(self._tries_max, self._why) if exhausted else None
+
+    def is_public(self, epoch: int) -> bool:
+        """True when sinks have confirmed all that manifests up to this epoch named."""
+        return all(entry.epoch > epoch for entry in self.carried())
 
     @property
     def _wanted(self) -> bool:
@@ -166,6 +182,23 @@ class Publisher:
             self._steps.popleft()
         return None
 
+    def answered(self, event: SinkEvent, now_ms: int) -> SinkAnswer:
+        """A sink has answered a publish or a hide."""
+        match event:
+            case Published(epoch):
+                known = self.succeeded(epoch=epoch)
+            case Hidden(gang):
+                known = self.succeeded(gang=gang)
+            case PublishFailed(epoch, why):
+                known = self.failed(now_ms, why, epoch=epoch)
+            case HideFailed(gang, why):
+                known = self.failed(now_ms, why, gang=gang)
+            case _:
+                assert_never(event)
+        if not known:
+            return SinkAnswer.STALE
+        return SinkAnswer.FAILED if isinstance(event, PublishFailed | HideFailed) else SinkAnswer.DONE
+
     def succeeded(self, epoch: Epoch | None = None, gang: GangNumber | None = None) -> bool:
         """The outstanding step is done: a publish by its epoch, a hide by its gang. False: not what was asked
         for."""
@@ -187,7 +220,7 @@ class Publisher:
             self._failed_ms = now_ms
         self._failing_ms = now_ms - self._failed_ms
         self._failures += 1
-        self.outstanding, self.why = None, why
+        self.outstanding, self._why = None, why
         return True
 
     def _release(self, now_ms: int) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidegate.core.barrier.messages import CheckpointBarrier
-from tidegate.core.control.parameters import ParameterEntry
-from tidegate.core.control.requests import (
+from tidegate.core.control.ask import (
     ControlChanged,
     ControlEffect,
     EmitSignal,
@@ -25,6 +24,7 @@ from tidegate.core.control.requests import (
     SignalFailed,
     SignalRequest,
 )
+from tidegate.core.control.parameters import ParameterEntry
 from tidegate.core.control.sequence import WAITING_MAX, CheckpointKey, Emit, HeadSequencer, Queued, key_of
 from tidegate.core.control.signals import BarrierControlSignal, InstantControlSignal
 from tidegate.errors import ChannelFull, InvalidUseError, SignalLost, TidegateError

@@ -55,7 +55,7 @@ SIGNAL_SEEN: SignalStep
 SIGNAL_INSTANT: SignalStep
 
 class NodeMessage(_message.Message):
-    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat", "signal", "call", "reply")
+    __slots__ = ("term", "gang", "hello", "injection_ack", "prepared", "declined", "drained", "progress", "failed", "stopped", "heartbeat", "signal", "call", "reply", "commit_ack")
     TERM_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class NodeMessage(_message.Message):
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ACK_FIELD_NUMBER: _ClassVar[int]
     term: int
     gang: int
     hello: Hello
@@ -84,7 +85,8 @@ class NodeMessage(_message.Message):
     signal: SignalProgress
     call: Call
     reply: Reply
-    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., signal: _Optional[_Union[SignalProgress, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
+    commit_ack: CommitAck
+    def __init__(self, term: _Optional[int] = ..., gang: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., signal: _Optional[_Union[SignalProgress, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., commit_ack: _Optional[_Union[CommitAck, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("node", "gang", "address", "pid", "host", "unable", "attendant", "rejoins", "draining", "signalled")
@@ -141,14 +143,22 @@ class Adopted(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., checkpoint_id: _Optional[int] = ...) -> None: ...
 
 class InjectionAck(_message.Message):
-    __slots__ = ("checkpoint_id", "gang", "term")
+    __slots__ = ("checkpoint_id", "gang", "term", "source_count")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_COUNT_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: int
     gang: int
     term: int
-    def __init__(self, checkpoint_id: _Optional[int] = ..., gang: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+    source_count: int
+    def __init__(self, checkpoint_id: _Optional[int] = ..., gang: _Optional[int] = ..., term: _Optional[int] = ..., source_count: _Optional[int] = ...) -> None: ...
+
+class CommitAck(_message.Message):
+    __slots__ = ("checkpoint_id",)
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    def __init__(self, checkpoint_id: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("json",)
@@ -269,7 +279,7 @@ class Welcome(_message.Message):
     def __init__(self, gang: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., restore: _Optional[bytes] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("term", "checkpoint_id", "epoch", "parent_epoch", "age_ms", "timeout_ms", "alignment_timeout_ms", "aligned")
+    __slots__ = ("term", "checkpoint_id", "epoch", "parent_epoch", "age_ms", "timeout_ms", "alignment_timeout_ms", "aligned", "compacts")
     TERM_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +288,7 @@ class Started(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ALIGNED_FIELD_NUMBER: _ClassVar[int]
+    COMPACTS_FIELD_NUMBER: _ClassVar[int]
     term: int
     checkpoint_id: int
     epoch: int
@@ -286,7 +297,8 @@ class Started(_message.Message):
     timeout_ms: int
     alignment_timeout_ms: int
     aligned: bool
-    def __init__(self, term: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., epoch: _Optional[int] = ..., parent_epoch: _Optional[int] = ..., age_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., alignment_timeout_ms: _Optional[int] = ..., aligned: _Optional[bool] = ...) -> None: ...
+    compacts: bool
+    def __init__(self, term: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., epoch: _Optional[int] = ..., parent_epoch: _Optional[int] = ..., age_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., alignment_timeout_ms: _Optional[int] = ..., aligned: _Optional[bool] = ..., compacts: _Optional[bool] = ...) -> None: ...
 
 class Inject(_message.Message):
     __slots__ = ("term", "checkpoint_id", "epoch", "unaligned")

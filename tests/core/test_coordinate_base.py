@@ -29,7 +29,7 @@ def bases(driver: Driver) -> list[int]:
 def commit_on(driver: Driver, checkpoints: int) -> None:
     for _ in range(checkpoints):
         driver.checkpoint()
-        if isinstance(driver.last(orders.PutEntry).entry, Base) and driver.machine._appender.is_open:
+        if isinstance(driver.last(orders.PutEntry).entry, Base) and driver.machine.leadership.is_writing:
             driver.answer()
 
 

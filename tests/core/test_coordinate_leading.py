@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
 from coordination import CONFIG, SHAPE
-from driving import EVERYONE, Driver, make_manifest
+from driving import EVERYONE, Driver, kinds
 from test_view import commit, restore, takeover
 
 from tidegate.core.checkpoint import events, orders
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.checkpoint.lead import Leader
 from tidegate.core.checkpoint.manifest import CommittableEntry
-from tidegate.core.checkpoint.mode import LEGAL_MODES, OVER, Mode
-from tidegate.core.log.view import Commit, Restore, Takeover
+from tidegate.core.checkpoint.mode import Mode
+from tidegate.core.log.view import Restore, Takeover
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, UnexpectedPhase
 
 ONE = CommittableEntry("out", 0, 0, 1, {"file": "1"}, 1)
 TWO = CommittableEntry("out", 0, 0, 2, {"file": "2"}, 2)
 LOG = (takeover(0), commit(1, committables=(ONE,)), commit(2, 1, committables=(TWO,)))
 THEIRS = Takeover(slot=0, term=0, write_id="other/1", leader="other")
-
-
-def kinds(given: list[orders.Effect]) -> list[type]:
-    return [type(order) for order in given if not isinstance(order, orders.SetTimer)]
-
-
-@pytest.mark.parametrize(("here", "there"), list(product(Mode, repeat=2)))
-def test_only_legal_moves_are_made(here: Mode, there: Mode) -> None:
-    leader = Leader(CONFIG, "me")
-    leader.mode = here
-    if there in LEGAL_MODES[here]:
-        leader._move(there)
-        assert leader.mode is there
-    else:
-        with pytest.raises(UnexpectedPhase):
-            leader._move(there)
-        assert leader.mode is here
-
-
-def test_a_leader_that_is_over_has_no_way_on() -> None:
-    assert all(not LEGAL_MODES[mode] for mode in OVER)
 
 
 # -- takeover ------------------------------------------------------------------------------------------------
@@ -344,24 +321,9 @@ def test_the_gang_is_not_resolved_while_a_publish_is_under_way() -> None:
 
 
 def test_a_job_is_not_finished_without_a_checkpoint() -> None:
-    leader = Leader(CONFIG, "me")
+    machine = DistributedCheckpointCoordinator(SHAPE, CONFIG, "me")
     with pytest.raises(CorruptDataError):
-        leader._finished()
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [
-        lambda leader: leader._committed(Commit(slot=1, term=0, write_id="w", manifest=make_manifest(1)), 0),
-        lambda leader: leader._gang_up(0),
-        lambda leader: leader._members_changed(frozenset(), 0),
-        lambda leader: leader._gang_ending("x", 0),
-        lambda leader: leader._close("x"),
-    ],
-)
-def test_a_bare_leader_knows_nothing_of_checkpoints(hook: Any) -> None:
-    with pytest.raises(NotImplementedError):
-        hook(Leader(CONFIG, "me"))
+        machine._finished()
 
 
 # -- two leaders ---------------------------------------------------------------------------------------------
@@ -404,19 +366,17 @@ def test_a_restore_is_not_undone_by_crash_and_restart() -> None:
 
 
 def test_only_known_outcomes_and_answers_are_taken() -> None:
-    leader: Any = Leader(CONFIG, "me")
+    machine: Any = DistributedCheckpointCoordinator(SHAPE, CONFIG, "me")
     with pytest.raises(AssertionError):
-        leader._put_settled("outcome", 0)
+        machine._put_settled("outcome", 0)
     with pytest.raises(AssertionError):
-        leader._landed("entry", 0)
-    with pytest.raises(AssertionError):
-        leader._sink_answered("answer", 0)
+        machine._landed("entry", 0)
 
 
 def test_members_may_change_while_the_gang_runs() -> None:
     driver = Driver().start()
     driver.tell(events.GangRunning(0, EVERYONE | {5}, EVERYONE))
-    assert driver.machine.nodes == EVERYONE | {5}
+    assert driver.machine.gang.nodes == EVERYONE | {5}
 
 
 def test_a_gang_lost_after_the_final_commit_does_not_matter() -> None:
