@@ -60,7 +60,7 @@ def test_every_named_benchmark_is_measured_beside_its_target(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "met", "rounds_met"),
+    ("reading", "met", "rounds_met"),
     [
         (reading(1, 2, 30), True, 2),
         (reading(1, 20, 30), False, 1),
@@ -70,9 +70,9 @@ def test_every_named_benchmark_is_measured_beside_its_target(tmp_path: Path) -> 
         (reading(1, 2, 3, target=None), None, None),
     ],
 )
-def test_the_median_is_held_against_the_target(given: Reading, met: bool | None, rounds_met: int | None) -> None:
-    assert (given.row()["met"], given.row()["rounds_met"]) == (met, rounds_met)
-    assert given.row()["rounds"] == 3
+def test_the_median_is_held_against_the_target(reading: Reading, met: bool | None, rounds_met: int | None) -> None:
+    assert (reading.row()["met"], reading.row()["rounds_met"]) == (met, rounds_met)
+    assert reading.row()["rounds"] == 3
 
 
 def test_preparing_is_not_counted_and_every_item_is_used_once() -> None:

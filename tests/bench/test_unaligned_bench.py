@@ -63,7 +63,7 @@ def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_n
 
 
 def test_the_sources_keep_their_contract_and_cross_spark(tmp_path: Path) -> None:
-    check_source(Flood(50, ahead=True), rows_max=50)
+    check_source(Flood(50, at_once=True), rows_max=50)
     source = pickle.loads(pickle.dumps(Backlog(2, 3, tmp_path / "gate")))
     reader = source.open(source.splits()[1], None)
     read = [reader.poll(1 << 17) for _ in range(4)]
@@ -98,7 +98,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("over_ms", "bounded"), [(60_000, True), (-unaligned.THRESHOLD_MS, False)])
-def test_the_suite_gives_one_document_and_a_plot_and_says_when_a_checkpoint_took_too_long(
+def test_the_suite_returns_one_document_and_a_plot_and_says_when_a_checkpoint_took_too_long(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, over_ms: int, bounded: bool
 ) -> None:
     """A limit that any machine keeps, and one that none can: how long it really takes depends on what else the machine does."""

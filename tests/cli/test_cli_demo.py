@@ -238,7 +238,7 @@ def test_the_screen_and_the_exit_code_say_whether_it_was_exact(
 
 def test_the_demo_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with demo._workplace() as folder:
+    with demo._work_folder() as folder:
         assert folder.parent == tmp_path
         (folder / "x").write_text("y")
     assert list(tmp_path.iterdir()) == []

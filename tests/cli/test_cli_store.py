@@ -130,8 +130,8 @@ def test_where_the_next_start_begins_is_told_past_damage(
 ) -> None:
     file = store / JobPaths("bids").log_entry(slot)
     data = bytearray(file.read_bytes())
-    for place in range(flips):
-        data[place + 3] ^= 1
+    for index in range(flips):
+        data[index + 3] ^= 1
     file.write_bytes(data)
     assert main(["checkpoints", str(store), "--job", "bids"]) == 0
     out = capsys.readouterr().out
@@ -196,7 +196,7 @@ def test_an_epoch_that_is_not_there_is_answered_with_those_that_are(store: Path,
     assert "there are: 1, 2, 3, 5 epoch=4" in capsys.readouterr().err
 
 
-def test_many_epochs_are_given_as_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_epochs_are_shown_as_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entries = [takeover(), *(commit("long", n, n - 1 or None) for n in range(1, 20))]
     write_log(tmp_path / "store", "long", entries)
     assert main(["show", str(tmp_path / "store"), "77"]) == 2

@@ -67,7 +67,7 @@ def test_a_run_that_was_replaced_is_told_by_whom(sink: Any) -> None:
     lease = sink.claim(Claim(mine=ONE))
     sink.claim(Claim(mine=replace(ONE, run="later", term=4))).release()
     for call in (lease.check, lambda: lease.about_to_publish(1, 1)):
-        with pytest.raises(FencedError, match=r"another run has taken this place over.*term=4 host=here pid=7 since=today"):
+        with pytest.raises(FencedError, match=r"another run has taken this sink over.*term=4 host=here pid=7 since=today"):
             call()
 
 

@@ -54,5 +54,5 @@ def test_idleness_is_not_part_of_recorded_data() -> None:
     """A source that is restored says anew whether it is idle."""
     schema = pa.schema([("n", pa.int64())])
     batch = pa.RecordBatch.from_pydict({"n": [1]}, schema=schema)
-    data = encode_inflight([Watermark(3), Event(batch), Watermark(IDLE)], schema, None).whole
+    data = encode_inflight([Watermark(3), Event(batch), Watermark(IDLE)], schema, None).joined
     assert [type(message) for message in read_inflight(data, schema, "x")] == [Watermark, Event]

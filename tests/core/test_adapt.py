@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.checkpoint import command, orders
+from tidegate.core.checkpoint import command
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint.adapt import AlignmentThreshold, Observed, UnalignedStreak
 from tidegate.core.checkpoint.attempt import Attempt, Promote
 from tidegate.core.checkpoint.config import CheckpointConfig
@@ -95,9 +96,9 @@ def test_who_asked_for_overtaking_is_not_warned_of_it() -> None:
 
 
 def attempt(**fields: object) -> Attempt:
-    given = {"checkpoint_id": 1, "epoch": 0, "parent": None, "gang": 0, "term": 0, "started_ms": 0}
+    base = {"checkpoint_id": 1, "epoch": 0, "parent": None, "gang": 0, "term": 0, "started_ms": 0}
     nodes = {"nodes": frozenset({0}), "sources": frozenset({0})}
-    return Attempt(**{**given, **nodes, **fields})  # type: ignore[arg-type]
+    return Attempt(**{**base, **nodes, **fields})  # type: ignore[arg-type]
 
 
 def test_it_is_off_unless_asked_for() -> None:
@@ -119,8 +120,8 @@ def test_learning_begins_at_the_configured_threshold() -> None:
 def test_a_learned_threshold_is_what_nodes_are_told_and_when_barriers_are_promoted() -> None:
     config = DistributedCheckpointConfig()
     learned = attempt(threshold_ms=200)
-    told = command.start(learned, orders.Stamp(0, 0, None, 0), config)
-    started = [order.started for order in told if isinstance(order, orders.SendStarted)]
+    told = command.start(learned, do.Stamp(0, 0, None, 0), config)
+    started = [effect.started for effect in told if isinstance(effect, do.SendStarted)]
     assert [each.alignment_timeout_ms for each in started] == [200]
     assert learned.deadline_ms(config) == 200
     assert learned.overdue(config, 199) is None

@@ -1,4 +1,4 @@
-"""The alignment as tables: (state, fact) gives (state, outcomes)."""
+"""The alignment as tables: (state, fact) becomes (state, outcomes)."""
 
 from __future__ import annotations
 

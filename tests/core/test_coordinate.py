@@ -11,7 +11,8 @@ from driving import EVERYONE, Driver, make_ack
 from test_lead import kinds
 from test_view import commit, takeover
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.attempt import CheckpointPhase
 from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.core.checkpoint.coordinate import (
@@ -40,8 +41,8 @@ from tidegate.errors import (
 from tidegate.ids import CheckpointId
 
 
-def aborted(driver: Driver) -> orders.CheckpointAborted:
-    return driver.last(orders.CheckpointAborted)
+def aborted(driver: Driver) -> do.CheckpointAborted:
+    return driver.last(do.CheckpointAborted)
 
 
 def phase(driver: Driver) -> CheckpointPhase:
@@ -75,7 +76,7 @@ def test_initiate_checkpoint_concurrency_limit() -> None:
     assert driver.trigger("b") == number
     driver.prepare_all()
     driver.answer()
-    assert driver.last(orders.CheckpointCompleted).requests == ("a", "b")
+    assert driver.last(do.CheckpointCompleted).requests == ("a", "b")
     with pytest.raises(TooManyConcurrent, match="one checkpoint is in flight"):
         DistributedCheckpointConfig(max_concurrent_checkpoints=2)
 
@@ -83,7 +84,7 @@ def test_initiate_checkpoint_concurrency_limit() -> None:
 def test_inject_barriers_all_succeed() -> None:
     driver = Driver().start()
     driver.trigger()
-    assert [order.node for order in driver.every(orders.SendInject)] == [0, 1]
+    assert [effect.node for effect in driver.every(do.SendInject)] == [0, 1]
     driver.inject_acked(0)
     assert phase(driver) is CheckpointPhase.INJECTING_BARRIERS
     driver.inject_acked(1)
@@ -97,7 +98,7 @@ def test_inject_barriers_partial_failure_aborts() -> None:
     driver.tell(events.NodeDeclined(1, 0, number, "no room"))
     assert isinstance(aborted(driver).error, BarrierInjectionFailed)
     assert "no room" in aborted(driver).reason
-    assert [order.node for order in driver.every(orders.SendAbort)] == [0, 1]
+    assert [effect.node for effect in driver.every(do.SendAbort)] == [0, 1]
 
 
 def test_on_node_prepared_tracks_progress() -> None:
@@ -106,14 +107,14 @@ def test_on_node_prepared_tracks_progress() -> None:
     driver.prepared(0)
     assert driver.machine.attempt is not None
     assert driver.machine.attempt.missing == {1}
-    assert len(driver.every(orders.PutEntry)) == 1, "only the takeover"
+    assert len(driver.every(do.PutEntry)) == 1, "only the takeover"
 
 
 def test_on_all_nodes_prepared_triggers_commit() -> None:
     driver = Driver().start()
     driver.trigger()
     driver.prepared(0)
-    assert kinds(driver.prepared(1)) == [orders.PutEntry]
+    assert kinds(driver.prepared(1)) == [do.PutEntry]
     assert phase(driver) is CheckpointPhase.COMMITTING
 
 
@@ -121,25 +122,25 @@ def test_commit_writes_manifest() -> None:
     driver = Driver().start()
     number = driver.trigger()
     driver.prepare_all()
-    entry = driver.last(orders.PutEntry).entry
+    entry = driver.last(do.PutEntry).entry
     assert isinstance(entry, Commit) and entry.slot == entry.manifest.epoch == 1
     assert {e.subtask for e in entry.manifest.operators} == set(EVERYONE)
     assert entry.manifest.checkpoint_id == number
     assert kinds(driver.answer()) == [
-        orders.WriteLatestHint,
-        orders.SendCommitted,
-        orders.SendCommitted,
-        orders.CheckpointCompleted,
-        orders.CollectGarbage,
-        orders.Publish,
+        do.WriteLatestHint,
+        do.SendCommitted,
+        do.SendCommitted,
+        do.CheckpointCompleted,
+        do.CollectGarbage,
+        do.Publish,
     ]
 
 
 def test_abort_notifies_all_nodes() -> None:
     driver = Driver().start()
     number = driver.trigger()
-    given = driver.tell(events.CancelRequested(number))
-    assert [(o.node, o.checkpoint_id) for o in given if isinstance(o, orders.SendAbort)] == [
+    effects = driver.tell(events.CancelRequested(number))
+    assert [(o.node, o.checkpoint_id) for o in effects if isinstance(o, do.SendAbort)] == [
         (0, number),
         (1, number),
     ]
@@ -163,14 +164,14 @@ def test_unaligned_fallback_on_timeout() -> None:
     driver = Driver().start()
     number = driver.trigger()
     driver.prepared(0)
-    given = driver.tick(300)
-    assert [(o.node, o.checkpoint_id) for o in given if isinstance(o, orders.SendPromote)] == [(1, number)]
+    effects = driver.tick(300)
+    assert [(o.node, o.checkpoint_id) for o in effects if isinstance(o, do.SendPromote)] == [(1, number)]
     assert kinds(driver.tick(310)) == []
     driver.prepared(1, unaligned=True)
     driver.answer()
-    assert driver.last(orders.CheckpointCompleted).manifest.is_unaligned
+    assert driver.last(do.CheckpointCompleted).manifest.is_unaligned
     assert driver.machine.metrics.unaligned_checkpoints == 1
-    assert len(driver.every(orders.SendInject)) == 2
+    assert len(driver.every(do.SendInject)) == 2
 
 
 def test_leader_failover_aborts_in_progress() -> None:
@@ -178,11 +179,11 @@ def test_leader_failover_aborts_in_progress() -> None:
     old = Driver().start()
     stalled = old.trigger()
     old.prepare_all()
-    new = Driver(log=(old.every(orders.PutEntry)[0].entry,)).lead()
-    given = new.gang_up()
-    deaths = [order for order in given if isinstance(order, orders.SendAbort)]
-    assert all(order.checkpoint_id > stalled and order.stamp.term == 1 for order in deaths) and len(deaths) == 2
-    assert kinds(old.answer(events.Conflict(takeover(1)))) == [orders.CheckpointAborted, orders.StepDown]
+    new = Driver(log=(old.every(do.PutEntry)[0].entry,)).lead()
+    effects = new.gang_up()
+    deaths = [effect for effect in effects if isinstance(effect, do.SendAbort)]
+    assert all(effect.checkpoint_id > stalled and effect.stamp.term == 1 for effect in deaths) and len(deaths) == 2
+    assert kinds(old.answer(events.Conflict(takeover(1)))) == [do.CheckpointAborted, do.StepDown]
 
 
 def test_leader_failover_restores_epoch() -> None:
@@ -333,7 +334,7 @@ def test_a_manifest_that_cannot_be_stored_fails_before_the_put(monkeypatch: pyte
     monkeypatch.setattr("tidegate.core.log.entries.ENTRY_BYTES_MAX", 100)
     driver.prepare_all()
     assert "too long" in aborted(driver).reason
-    assert len(driver.every(orders.PutEntry)) == 1, "only the takeover"
+    assert len(driver.every(do.PutEntry)) == 1, "only the takeover"
 
 
 def test_a_gang_that_does_not_host_every_subtask_cannot_commit() -> None:
@@ -352,10 +353,10 @@ def test_an_unknown_put_is_retried_with_the_same_bytes_and_nothing_else_happens(
     driver = Driver().start()
     driver.trigger()
     driver.prepare_all()
-    first = driver.last(orders.PutEntry)
+    first = driver.last(do.PutEntry)
     driver.answer(events.Unknown())
-    assert kinds(driver.tick(10)) == [orders.PutEntry]
-    assert driver.last(orders.PutEntry) == first
+    assert kinds(driver.tick(10)) == [do.PutEntry]
+    assert driver.last(do.PutEntry) == first
     assert kinds(driver.tick(90_000)) == [], "no timeout aborts what is being put"
     driver.answer(events.Conflict(first.entry))
     assert driver.machine.metrics.checkpoints_completed == 1
@@ -376,14 +377,14 @@ def test_a_leader_that_stalls_before_its_put_finds_the_slot_taken_after_a_takeov
     old.checkpoint()
     stalled = old.trigger()
     old.prepare_all()
-    log = tuple(order.entry for order in old.every(orders.PutEntry)[:-1])
+    log = tuple(effect.entry for effect in old.every(do.PutEntry)[:-1])
     new = Driver(log=log).start(1)
     new.checkpoint()
-    collection = new.last(orders.CollectGarbage)
+    collection = new.last(do.CollectGarbage)
     doomed = garbage(PATHS, [PATHS.state(stalled, 0)], collection.keep, collection.bound)
     assert doomed == [PATHS.state(stalled, 0)], "a dead term's attempt is garbage"
-    given = old.answer(events.Conflict(new.every(orders.PutEntry)[0].entry))
-    assert kinds(given) == [orders.CheckpointAborted, orders.StepDown]
+    effects = old.answer(events.Conflict(new.every(do.PutEntry)[0].entry))
+    assert kinds(effects) == [do.CheckpointAborted, do.StepDown]
     assert old.machine.log.head_epoch == 1
 
 
@@ -391,8 +392,8 @@ def test_a_lost_put_whose_answer_never_comes_ends_the_leader_without_an_abort_to
     driver = Driver(put_give_up_ms=5_000).start()
     driver.trigger()
     driver.prepare_all()
-    given = driver.tick(5_000)
-    assert kinds(given) == [orders.CheckpointAborted, orders.StepDown]
+    effects = driver.tick(5_000)
+    assert kinds(effects) == [do.CheckpointAborted, do.StepDown]
 
 
 def test_a_node_lost_while_the_manifest_is_put_waits_for_the_answer_and_counts_the_commit() -> None:
@@ -400,11 +401,11 @@ def test_a_node_lost_while_the_manifest_is_put_waits_for_the_answer_and_counts_t
     driver.trigger()
     driver.prepare_all()
     assert kinds(driver.lose_gang()) == []
-    given = driver.answer()
-    assert orders.ResolveRestore in kinds(given) and orders.SendCommitted not in kinds(given)
+    effects = driver.answer()
+    assert do.ResolveRestore in kinds(effects) and do.SendCommitted not in kinds(effects)
     assert driver.machine.log.head_epoch == 1
     driver.restore(1)
-    assert driver.last(orders.StartGang).manifest == driver.last(orders.CheckpointCompleted).manifest
+    assert driver.last(do.StartGang).manifest == driver.last(do.CheckpointCompleted).manifest
 
 
 def test_a_stop_while_the_manifest_is_put_waits_for_the_answer() -> None:
@@ -412,7 +413,7 @@ def test_a_stop_while_the_manifest_is_put_waits_for_the_answer() -> None:
     driver.trigger()
     driver.prepare_all()
     assert kinds(driver.tell(events.StopRequested())) == []
-    assert orders.StopGang in kinds(driver.answer())
+    assert do.StopGang in kinds(driver.answer())
     assert driver.machine.metrics.checkpoints_completed == 1
 
 
@@ -431,7 +432,7 @@ def test_every_command_says_what_was_committed_last_so_a_lost_notice_does_no_har
     driver = Driver().start()
     manifest = driver.checkpoint()
     driver.trigger()
-    stamp = driver.last(orders.SendStarted).stamp
+    stamp = driver.last(do.SendStarted).stamp
     assert (stamp.committed_epoch, stamp.committed_id) == (1, manifest.checkpoint_id)
 
 
@@ -443,7 +444,7 @@ def test_committables_of_an_aborted_attempt_go_into_the_next_manifest() -> None:
     second = driver.trigger()
     driver.prepare_all()
     driver.answer()
-    named = {(c.checkpoint_id, c.subtask) for c in driver.last(orders.CheckpointCompleted).manifest.committables}
+    named = {(c.checkpoint_id, c.subtask) for c in driver.last(do.CheckpointCompleted).manifest.committables}
     assert named == {(first, 0), (second, 0), (second, 1)}
 
 
@@ -456,18 +457,18 @@ def test_a_committable_that_a_node_reports_again_is_named_once() -> None:
     driver.prepared(0, committables=(again, staged))
     driver.prepared(1)
     driver.answer()
-    assert first not in {c.checkpoint_id for c in driver.last(orders.CheckpointCompleted).manifest.committables}
+    assert first not in {c.checkpoint_id for c in driver.last(do.CheckpointCompleted).manifest.committables}
 
 
 def test_manifest_n_notice_lost_manifest_n_plus_1_crash_nothing_is_lost() -> None:
     old = Driver().start()
     old.checkpoint(publish=False)
     old.checkpoint(publish=False)
-    log = tuple(order.entry for order in old.every(orders.PutEntry))
+    log = tuple(effect.entry for effect in old.every(do.PutEntry))
     new = Driver(log=log).lead()
     new.tell(events.RestoreRequested(2))
     new.answer()
-    published = new.last(orders.Publish).committables
+    published = new.last(do.Publish).committables
     assert [c.epoch for c in published] == [1, 1, 2, 2]
 
 
@@ -475,10 +476,10 @@ def test_publishing_is_in_epoch_order_and_one_at_a_time() -> None:
     driver = Driver().start()
     driver.checkpoint(publish=False)
     driver.checkpoint(publish=False)
-    assert [order.epoch for order in driver.every(orders.Publish)] == [1]
+    assert [effect.epoch for effect in driver.every(do.Publish)] == [1]
     driver.tell(events.Published(1))
-    assert [order.epoch for order in driver.every(orders.Publish)] == [1, 2]
-    assert all(c.epoch == 2 for c in driver.last(orders.Publish).committables)
+    assert [effect.epoch for effect in driver.every(do.Publish)] == [1, 2]
+    assert all(c.epoch == 2 for c in driver.last(do.Publish).committables)
 
 
 def test_killed_between_the_commits_of_two_sinks_the_head_is_published_again() -> None:
@@ -488,7 +489,7 @@ def test_killed_between_the_commits_of_two_sinks_the_head_is_published_again() -
     driver.lose_gang()
     driver.tell(events.RestoreRequested(1))
     driver.answer()
-    assert driver.last(orders.Publish).committables == manifest.committables
+    assert driver.last(do.Publish).committables == manifest.committables
 
 
 def test_the_same_checkpoint_is_restored_twice() -> None:
@@ -497,7 +498,7 @@ def test_the_same_checkpoint_is_restored_twice() -> None:
     for gang in (2, 3):
         driver.lose_gang()
         driver.restore(1)
-        assert driver.last(orders.StartGang) == orders.StartGang(gang, manifest)
+        assert driver.last(do.StartGang) == do.StartGang(gang, manifest)
     assert driver.machine.log.head_epoch == 1
 
 
@@ -507,12 +508,12 @@ def test_restore_5_of_9_and_crash_before_the_next_commit() -> None:
         old.checkpoint()
     old.lose_gang()
     old.restore(5)
-    log = tuple(order.entry for order in old.every(orders.PutEntry))
+    log = tuple(effect.entry for effect in old.every(do.PutEntry))
     new = Driver(gc_retain_count=20, log=log).lead()
     assert new.machine.log.head_epoch == 5
     new.tell(events.RestoreRequested(5))
     new.answer()
-    assert {c.epoch for c in new.last(orders.Hide).committables} == {6, 7, 8, 9}
+    assert {c.epoch for c in new.last(do.Hide).committables} == {6, 7, 8, 9}
 
 
 def test_a_checkpoint_right_after_a_restore_has_the_restored_parent() -> None:
@@ -547,18 +548,18 @@ def test_a_checkpoint_that_somebody_asked_for_is_shown_at_once_and_others_wait()
         return attempt.epoch
 
     first, second = periodic(100), None
-    assert driver.last(orders.Publish).epoch == first, "there was a token"
+    assert driver.last(do.Publish).epoch == first, "there was a token"
     driver.tell(events.Published(first))
     second = periodic(200)
-    assert driver.last(orders.Publish).epoch == first
+    assert driver.last(do.Publish).epoch == first
     assert not driver.machine.is_public(second)
     driver.checkpoint()
-    shown = driver.last(orders.Publish)
+    shown = driver.last(do.Publish)
     assert {entry.epoch for entry in shown.committables} == {second, second + 1}
     assert driver.machine.is_public(second + 1)
     third = periodic(300)
     driver.tell(events.StopRequested())
-    assert driver.last(orders.Publish).epoch == third, "a stop shows what is committed"
+    assert driver.last(do.Publish).epoch == third, "a stop shows what is committed"
 
 
 # -- schedule 16: garbage ------------------------------------------------------------------------------------
@@ -567,7 +568,7 @@ def test_a_checkpoint_that_somebody_asked_for_is_shown_at_once_and_others_wait()
 def test_the_bound_is_the_next_id_and_the_kept_objects_are_those_of_the_lineage() -> None:
     driver = Driver(gc_retain_count=1).start()
     first, second = driver.checkpoint(), driver.checkpoint()
-    collection = driver.last(orders.CollectGarbage)
+    collection = driver.last(do.CollectGarbage)
     assert collection.bound == driver.machine.next_id
     assert collection.keep == second.object_paths() and not collection.keep & first.object_paths()
 
@@ -576,15 +577,15 @@ def test_a_savepoint_keeps_its_objects() -> None:
     driver = Driver(gc_retain_count=1).start()
     saved = driver.checkpoint(savepoint="here")
     driver.checkpoint()
-    assert saved.object_paths() <= driver.last(orders.CollectGarbage).keep
-    assert saved in driver.last(orders.CollectGarbage).resumable
+    assert saved.object_paths() <= driver.last(do.CollectGarbage).keep
+    assert saved in driver.last(do.CollectGarbage).resumable
 
 
 def test_thousands_of_aborts_are_collected_although_nothing_commits() -> None:
     driver = Driver(tolerable_failures=10**6).start()
     for _ in range(3 * ABORTS_PER_COLLECTION):
         driver.tell(events.CancelRequested(driver.trigger()))
-    collections = driver.every(orders.CollectGarbage)
+    collections = driver.every(do.CollectGarbage)
     assert len(collections) == 3
     assert garbage(PATHS, [PATHS.state(1, 0)], collections[-1].keep, collections[-1].bound)
 
@@ -592,7 +593,7 @@ def test_thousands_of_aborts_are_collected_although_nothing_commits() -> None:
 def test_collection_can_be_switched_off() -> None:
     driver = Driver(auto_gc=False).start()
     driver.checkpoint()
-    assert driver.every(orders.CollectGarbage) == []
+    assert driver.every(do.CollectGarbage) == []
 
 
 # -- requests ------------------------------------------------------------------------------------------------
@@ -624,10 +625,10 @@ def test_requests_have_a_limit() -> None:
     driver = Driver().lead()
     for number in range(REQUESTS_MAX + 1):
         driver.tell(events.TriggerRequested(f"r{number}"))
-    assert driver.last(orders.RequestRefused).request_id == f"r{REQUESTS_MAX}"
+    assert driver.last(do.RequestRefused).request_id == f"r{REQUESTS_MAX}"
     driver.restore(None)
     driver.tell(events.TriggerRequested("one more"))
-    assert driver.last(orders.RequestRefused).request_id == "one more"
+    assert driver.last(do.RequestRefused).request_id == "one more"
 
 
 def test_a_cancel_of_what_is_not_in_flight_is_refused() -> None:
@@ -644,12 +645,12 @@ def test_a_stop_ends_the_attempt_and_refuses_requests() -> None:
     driver = Driver().start()
     driver.trigger()
     driver.tell(events.TriggerRequested("save", "here"))
-    assert orders.StopGang in kinds(driver.tell(events.StopRequested()))
+    assert do.StopGang in kinds(driver.tell(events.StopRequested()))
     assert aborted(driver).reason == "stop requested"
     driver.tell(events.TriggerRequested("late"))
     driver.lose_gang("stopped")
     driver.tell(events.TriggerRequested("later"))
-    assert [order.request_id for order in driver.every(orders.RequestRefused)] == ["late", "save", "later"]
+    assert [effect.request_id for effect in driver.every(do.RequestRefused)] == ["late", "save", "later"]
     assert driver.machine.metrics.checkpoints_aborted == 1
 
 
@@ -658,12 +659,12 @@ def test_a_stop_ends_the_attempt_and_refuses_requests() -> None:
 
 def test_periodic_checkpoints_start_by_the_timer() -> None:
     driver = Driver(checkpoint_interval_ms=500).start()
-    assert driver.last(orders.SetTimer).at_ms == 500
+    assert driver.last(do.SetTimer).at_ms == 500
     driver.tick(499)
     assert driver.machine.attempt is None
     driver.tick(500)
     assert driver.machine.attempt is not None
-    assert driver.last(orders.SetTimer).at_ms == 800, "the unaligned threshold"
+    assert driver.last(do.SetTimer).at_ms == 800, "the unaligned threshold"
 
 
 def test_a_timer_that_has_fired_is_set_again() -> None:
@@ -673,7 +674,7 @@ def test_a_timer_that_has_fired_is_set_again() -> None:
     driver.answer()
     driver.tell(events.Published(1))
     driver.tick(999)
-    assert driver.last(orders.SetTimer).at_ms == 1_000
+    assert driver.last(do.SetTimer).at_ms == 1_000
     driver.tick(1_000)
     assert driver.machine.metrics.checkpoints_completed == 1 and driver.machine.attempt is not None
 
@@ -692,16 +693,16 @@ def test_too_many_failures_in_a_row_restart_the_gang() -> None:
     driver = Driver(tolerable_failures=1).start()
     for _ in range(2):
         driver.tell(events.NodeDeclined(0, 0, driver.trigger(), "x"))
-    assert driver.last(orders.StopGang).reason == "2 checkpoints failed in a row"
-    given = driver.lose_gang("stopped")
-    assert kinds(given) == [orders.ResolveRestore]
+    assert driver.last(do.StopGang).reason == "2 checkpoints failed in a row"
+    effects = driver.lose_gang("stopped")
+    assert kinds(effects) == [do.ResolveRestore]
 
 
 def test_a_gang_that_is_lost_ends_the_attempt_without_a_word_to_the_dead() -> None:
     driver = Driver().start()
     driver.trigger()
-    given = driver.lose_gang()
-    assert kinds(given) == [orders.CheckpointAborted, orders.ResolveRestore]
+    effects = driver.lose_gang()
+    assert kinds(effects) == [do.CheckpointAborted, do.ResolveRestore]
 
 
 # -- the end -------------------------------------------------------------------------------------------------
@@ -710,17 +711,17 @@ def test_a_gang_that_is_lost_ends_the_attempt_without_a_word_to_the_dead() -> No
 def test_when_every_node_is_drained_a_final_checkpoint_without_a_barrier_ends_the_job() -> None:
     driver = Driver().start()
     driver.checkpoint()
-    injected = len(driver.every(orders.SendInject))
-    given = driver.drain()
-    assert [o.node for o in given if isinstance(o, orders.SendFinalize)] == [0, 1]
-    assert len(driver.every(orders.SendInject)) == injected
+    injected = len(driver.every(do.SendInject))
+    effects = driver.drain()
+    assert [o.node for o in effects if isinstance(o, do.SendFinalize)] == [0, 1]
+    assert len(driver.every(do.SendInject)) == injected
     driver.prepare_all()
     driver.answer()
     driver.tell(events.TriggerRequested("too late"))
-    assert driver.last(orders.RequestRefused).request_id == "too late"
-    given = driver.tell(events.Published(2))
-    assert kinds(given) == [orders.StopGang, orders.JobFinished]
-    assert driver.last(orders.JobFinished).manifest.final
+    assert driver.last(do.RequestRefused).request_id == "too late"
+    effects = driver.tell(events.Published(2))
+    assert kinds(effects) == [do.StopGang, do.JobFinished]
+    assert driver.last(do.JobFinished).manifest.final
 
 
 def test_a_checkpoint_under_way_is_ended_before_the_final_one_begins() -> None:
@@ -738,7 +739,7 @@ def test_a_final_checkpoint_that_fails_is_tried_again() -> None:
     driver.drain()
     driver.tell(events.NodeDeclined(0, 0, driver.live, "x"))
     assert driver.machine.attempt is None
-    assert driver.last(orders.SetTimer).at_ms == 50
+    assert driver.last(do.SetTimer).at_ms == 50
     driver.tick(50)
     assert driver.machine.attempt is not None and driver.machine.attempt.final
 
@@ -762,13 +763,13 @@ def test_a_drained_node_of_another_gang_is_stale() -> None:
     assert driver.machine.metrics.stale_messages == 1
 
 
-def test_the_log_of_a_whole_life_folds_without_complaint() -> None:
+def test_the_log_of_a_complete_life_folds_without_complaint() -> None:
     driver = Driver().start()
     driver.checkpoint()
     driver.lose_gang()
     driver.restore(1)
     driver.checkpoint()
-    view = LogView(order.entry for order in driver.every(orders.PutEntry))
+    view = LogView(effect.entry for effect in driver.every(do.PutEntry))
     assert view.head == driver.machine.log.head and view.gang == 2
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from coordination import CONFIG, Violation, World, asleep, paused, play
 
-from tidegate.core.checkpoint import attempt, coordinate, events, lead, orders, publish
+from tidegate.core.checkpoint import attempt, coordinate, events, lead, publish
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint.attempt import Attempt
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry
@@ -147,7 +148,7 @@ def the_gang_is_restarted_while_a_put_is_open(patch: pytest.MonkeyPatch) -> Worl
         def _gang_lost(self, event: events.GangLost, now_ms: int) -> None:
             super()._gang_lost(event, now_ms)
             if self.mode is lead.Mode.SETTLING and self._appender.is_open:
-                self._out.append(orders.StartGang(self.log.gang + 1, self.log.head))
+                self._out.append(do.StartGang(self.log.gang + 1, self.log.head))
 
     return World(Wrong)
 
@@ -256,7 +257,7 @@ def committables_are_published_before_the_manifest(patch: pytest.MonkeyPatch) ->
         def _commit(self, attempt: Attempt, now_ms: int) -> None:
             super()._commit(attempt, now_ms)
             staged = tuple(replace(c, epoch=attempt.epoch) for a in attempt.acks.values() for c in a.committables)
-            self._out.append(orders.Publish(attempt.epoch, attempt.gang, staged))
+            self._out.append(do.Publish(attempt.epoch, attempt.gang, staged))
 
     return World(Wrong)
 
@@ -292,7 +293,7 @@ def a_gang_starts_before_its_restore_is_written(patch: pytest.MonkeyPatch) -> Wo
     class Wrong(Coordinator):
         def _write_restore(self, parent: int | None, now_ms: int) -> None:
             super()._write_restore(parent, now_ms)
-            self._out.append(orders.StartGang(self.log.next_slot, self.log.head))
+            self._out.append(do.StartGang(self.log.next_slot, self.log.head))
 
     return World(Wrong)
 
@@ -300,9 +301,9 @@ def a_gang_starts_before_its_restore_is_written(patch: pytest.MonkeyPatch) -> Wo
 @mutant("I10 restorable", "restore follows the log", "I9 exact")
 def anything_ever_committed_may_be_restored(patch: pytest.MonkeyPatch) -> World:
     class Careless(World):
-        def resolve(self, reign: Any, order: orders.ResolveRestore, epoch: int | None) -> None:
+        def resolve(self, reign: Any, effect: do.ResolveRestore, epoch: int | None) -> None:
             oldest = min((*reign.machine.log._lineage, *reign.machine.log._left), default=None)
-            super().resolve(reign, order, oldest)
+            super().resolve(reign, effect, oldest)
 
     def restorable(self: LogView, epoch: int) -> Any:
         return self._manifests.get(epoch)
@@ -337,9 +338,9 @@ def takeovers_are_trimmed_too(patch: pytest.MonkeyPatch) -> World:
 @mutant(*FORKED, drama=asleep)
 def a_takeover_counts_without_a_listing(patch: pytest.MonkeyPatch) -> World:
     class Trusted(World):
-        def check_log(self, reign: Any, order: orders.CheckLog) -> None:
-            reign.todo.remove(order)
-            self.tell(reign, events.LogChecked(order.slot, events.Last()))
+        def check_log(self, reign: Any, effect: do.CheckLog) -> None:
+            reign.todo.remove(effect)
+            self.tell(reign, events.LogChecked(effect.slot, events.Last()))
 
     return Trusted(trusting(Coordinator))
 
@@ -357,7 +358,7 @@ def the_log_is_trimmed_before_its_base_has_landed(patch: pytest.MonkeyPatch) -> 
         def _sum_up(self, now_ms: int) -> bool:
             put = super()._sum_up(now_ms)
             if put:
-                self._out.append(orders.TrimLog(self.log.next_slot, frozenset(m.epoch for m in self.log.held())))
+                self._out.append(do.TrimLog(self.log.next_slot, frozenset(m.epoch for m in self.log.held())))
             return put
 
     return World(Wrong)
@@ -391,7 +392,7 @@ def test_a_candidate_that_slept_through_a_trim_leaves_without_a_word() -> None:
     leader, candidate = asleep(world)
     assert world.trimmed > 10 and candidate.machine.mode is lead.Mode.DEPOSED
     (stepped,) = candidate.done
-    assert isinstance(stepped, orders.StepDown) and isinstance(stepped.reason, orders.Replaced)
+    assert isinstance(stepped, do.StepDown) and isinstance(stepped.reason, do.Replaced)
     assert leader.machine.mode is lead.Mode.RUNNING
     world.settle()
 
@@ -400,7 +401,7 @@ def test_a_leader_that_was_paused_for_long_finds_the_takeover_of_its_successor()
     world = World()
     first, second = paused(world)
     assert world.trimmed > 10 and first.machine.mode is lead.Mode.DEPOSED
-    by = [order.reason.by for order in first.done if isinstance(order, orders.StepDown)]  # type: ignore[union-attr]
+    by = [effect.reason.by for effect in first.done if isinstance(effect, do.StepDown)]  # type: ignore[union-attr]
     assert [takeover.leader for takeover in by] == [second.machine.leader]
     world.settle()
 

@@ -75,7 +75,7 @@ def test_the_second_identical_error_is_final_in_spite_of_checkpoints(second: Fai
     assert isinstance(restarts.lost(second), GiveUp) == final
 
 
-def test_without_a_line_of_code_the_words_tell_errors_apart() -> None:
+def test_without_a_line_of_code_the_words_distinguish_errors() -> None:
     for other, final in (("a", True), ("b", False)):
         restarts = Restarts(RestartPolicy())
         restarts.lost(Failure(FailureKind.SETUP, "a"))

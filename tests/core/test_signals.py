@@ -189,7 +189,7 @@ def test_instant_signals_pass_at_once_in_their_channel() -> None:
     assert fan_in.control(1, FLUSH) == [ForwardSignal(Channel.CONTROL, FLUSH)]
 
 
-def test_data_behind_a_barrier_never_passes_it() -> None:
+def test_data_after_a_barrier_never_passes_it() -> None:
     fan_in: BarrierProcessor[str] = BarrierProcessor([0, 1])
     barrier: StreamMessage[str] = Barrier(CheckpointBarrier(1, 1))
     assert fan_in.data(0, event("a")) == [ForwardData(0, event("a"))]
@@ -246,7 +246,7 @@ def test_a_terminal_barrier_is_aligned_forwarded_once_and_then_it_stops(channel:
     fan_in: BarrierProcessor[str] = BarrierProcessor([0, 1])
     if channel is Channel.DATA:
         fan_in.data(0, in_data(graceful_end(1)))
-        fan_in.data(0, event("behind the end"))
+        fan_in.data(0, event("after the end"))
         assert not fan_in.stopped
         effects, dropped = fan_in.data(1, in_data(graceful_end(1))), 1
     else:
@@ -264,7 +264,7 @@ def test_a_terminal_instant_signal_stops_at_once() -> None:
     fan_in: BarrierProcessor[str] = BarrierProcessor([0, 1])
     fan_in.control(0, sync(1))
     assert fan_in.control(1, QUICK_END) == [ForwardSignal(Channel.CONTROL, QUICK_END), Stop(0)]
-    assert fan_in.control_ended(1) == [], "the barrier that was pending is not forwarded behind the end"
+    assert fan_in.control_ended(1) == [], "the barrier that was pending is not forwarded after the end"
 
 
 def test_an_input_that_ends_is_not_waited_for() -> None:
@@ -277,7 +277,7 @@ def test_an_input_that_ends_is_not_waited_for() -> None:
     assert fan_in.data(0, in_data(sync(2))) == [ForwardSignal(Channel.DATA, sync(2))]
 
 
-def test_an_end_behind_a_barrier_waits_with_the_data() -> None:
+def test_an_end_after_a_barrier_waits_with_the_data() -> None:
     fan_in: BarrierProcessor[str] = BarrierProcessor([0, 1])
     fan_in.data(0, in_data(sync(1)))
     assert fan_in.data(0, End()) == []
@@ -285,7 +285,7 @@ def test_an_end_behind_a_barrier_waits_with_the_data() -> None:
     assert fan_in.data(1, in_data(sync(2))) == [ForwardSignal(Channel.DATA, sync(2))]
 
 
-def test_a_message_behind_an_end_is_an_error() -> None:
+def test_a_message_after_an_end_is_an_error() -> None:
     fan_in: BarrierProcessor[str] = BarrierProcessor([0, 1])
     fan_in.data(0, End())
     end: StreamMessage[str] = End()

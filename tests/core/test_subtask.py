@@ -83,7 +83,7 @@ def failures(effects: list[Effect]) -> list[int]:
 # -- sources -------------------------------------------------------------------------------------------------
 
 
-def test_a_source_emits_its_barrier_on_all_outputs_and_is_whole_when_it_has_left_them() -> None:
+def test_a_source_emits_its_barrier_on_all_outputs_and_is_complete_when_it_has_left_them() -> None:
     task = subtask(0, 2)
     task.emit(0, A)
     effects = shell(task, task.inject(B1))
@@ -156,7 +156,7 @@ def test_outputs_are_named_once(options: dict[str, Any]) -> None:
 # -- fan-ins -------------------------------------------------------------------------------------------------
 
 
-def test_a_sink_is_whole_as_soon_as_it_has_fired() -> None:
+def test_a_sink_is_complete_as_soon_as_it_has_fired() -> None:
     task = subtask(2, 0)
     task.receive(0, A)
     task.receive(0, Barrier(B1))
@@ -188,7 +188,7 @@ def test_fired_aligned_and_then_promoted_records_what_the_barrier_passes() -> No
     assert whole(send(task)) == [SnapshotComplete(1, outputs={0: (X,)}, unaligned=True, inflight_bytes=5, last_input=0)]
 
 
-def test_a_snapshot_is_not_whole_before_its_barrier_has_left() -> None:
+def test_a_snapshot_is_not_complete_before_its_barrier_has_left() -> None:
     task = subtask(1, 2)
     task.emit(1, X)
     task.receive(0, Barrier(B1))
@@ -280,7 +280,7 @@ def test_a_timer_after_an_abort_promotes_nothing() -> None:
     assert queue(task)[0] == X
 
 
-def test_a_newer_snapshot_takes_the_place_of_one_that_is_not_whole() -> None:
+def test_a_newer_snapshot_replaces_one_that_is_not_complete() -> None:
     task = subtask(1, 1)
     task.receive(0, Barrier(B1))
     run(task)
@@ -388,7 +388,7 @@ def test_a_subtask_that_fired_and_then_ended_is_not_reported_finished() -> None:
     assert send(task) == []
 
 
-def test_an_older_unfinished_snapshot_of_an_ended_subtask_gives_way() -> None:
+def test_an_older_unfinished_snapshot_of_an_ended_subtask_is_dropped() -> None:
     task = subtask(1, 1)
     task.receive(0, Barrier(B1))
     task.receive(0, END)
@@ -412,7 +412,7 @@ def test_a_finished_subtask_drops_what_still_comes() -> None:
 
 
 def still_giving(config: UnalignedCheckpointConfig | None = None, **options: Any) -> Subtask[str]:
-    """All inputs have ended; the operator has more to give than there is room for."""
+    """All inputs have ended; the operator has more to emit than there is room for."""
     task = subtask(1, 1, config, **options)
     task.receive(0, END)
     run(task)
@@ -468,7 +468,7 @@ def test_an_abort_ends_the_cut_of_a_subtask_that_is_still_giving() -> None:
     assert whole(send(task, count=3)) == [SnapshotComplete(2, finished=True)]
 
 
-def test_too_much_queued_ahead_of_the_end_ends_the_checkpoint() -> None:
+def test_too_much_queued_before_the_end_ends_the_checkpoint() -> None:
     task = subtask(0, 1, UnalignedCheckpointConfig(max_inflight_buffer_bytes=4))
     task.emit(0, A)
     task.finish()
@@ -487,7 +487,7 @@ def test_the_start_of_a_dead_or_older_id_is_ignored() -> None:
     assert task.started(1) == []
 
 
-def test_every_deadline_passed_and_no_turn_given_still_completes() -> None:
+def test_every_deadline_passed_and_no_message_processed_still_completes() -> None:
     task = subtask(2, 1)
     task.started(1)
     task.emit(0, C)

@@ -88,7 +88,7 @@ def test_a_session_has_no_fixed_bounds() -> None:
         SessionWindow(10).fixed("join")
 
 
-def test_groups_that_are_ahead_stay_closed_until_the_watermark_has_caught_up() -> None:
+def test_groups_that_had_closed_more_stay_closed_until_the_watermark_has_caught_up() -> None:
     closed = Closed(range(4), 8)
     closed.restore([[[0, 2, 100]], [[2, 8, 50]]])
     groups = np.array([0, 1, 2, 3], np.uint16)

@@ -51,8 +51,8 @@ LARGE = events(4_000).to_batches()[0]
 
 
 def test_a_run_comes_back_as_it_was() -> None:
-    assert read_run(encode_run(BATCH).whole, "x").equals(BATCH)
-    assert read_run(encode_run(BATCH.slice(7, 5)).whole, "x").equals(BATCH.slice(7, 5))
+    assert read_run(encode_run(BATCH).joined, "x").equals(BATCH)
+    assert read_run(encode_run(BATCH.slice(7, 5)).joined, "x").equals(BATCH.slice(7, 5))
 
 
 def test_a_run_is_encoded_by_reference() -> None:
@@ -64,21 +64,21 @@ def test_a_run_is_encoded_by_reference() -> None:
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_recorded_messages_come_back_in_order(compression: str | None) -> None:
     messages = [event_of(BATCH), Watermark(-5), event_of(BATCH.slice(3, 2)), Watermark(1 << 62)]
-    data = encode_inflight(messages, BATCH.schema, compression).whole
+    data = encode_inflight(messages, BATCH.schema, compression).joined
     assert read_inflight(data, BATCH.schema, "x") == messages
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 100])
 def test_a_torn_object_is_corrupt(cut: int) -> None:
     with pytest.raises(CorruptDataError):
-        read_run(encode_run(BATCH).whole[:cut], "x")
-    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).whole
+        read_run(encode_run(BATCH).joined[:cut], "x")
+    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).joined
     with pytest.raises(InFlightDeserializationFailed):
         read_inflight(data[:cut], BATCH.schema, "x")
 
 
 def test_recorded_rows_of_other_columns_are_refused() -> None:
-    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).whole
+    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).joined
     with pytest.raises(InFlightDeserializationFailed, match="columns"):
         read_inflight(data, BATCH.schema.remove(0), "x")
 
@@ -157,9 +157,9 @@ def one_window(rows: int = 12_000) -> tuple[GatedSource, MemorySink, tg.Pipeline
 
 
 def read(world: World, source: GatedSource, rows: int) -> None:
-    target = source.given + rows
+    target = source.emitted + rows
     source.allow(rows)
-    world.until(lambda: source.given == target)
+    world.until(lambda: source.emitted == target)
     for _ in range(40):
         world.step()
 
@@ -348,20 +348,20 @@ def recorded_rows(world: World, manifest: CheckpointManifest) -> list[tuple[Any,
 
 
 def test_a_savepoint_with_large_state_starts_another_store(jobs: Jobs) -> None:
-    """The state is in the savepoint's place, not in the new job's store."""
+    """The state is in the savepoint's directory, not in the new job's store."""
     source, sink, pipeline = one_window()
     source.allow(6_000)
     job = jobs.start(pipeline, 2)
-    until(lambda: source.given == 6_000)
-    place = str(jobs.path / "kept")
-    job.savepoint(place)
+    until(lambda: source.emitted == 6_000)
+    path = str(jobs.path / "kept")
+    job.savepoint(path)
     job.stop()
     jobs.store = str(jobs.path / "another")
     source.allow()
-    again = jobs.start(pipeline, 3, savepoint=place)
+    again = jobs.start(pipeline, 3, savepoint=path)
     assert again.await_termination(8)
     assert len(sink.rows()) == 12_000
-    assert source.given == 12_000, "nothing was read again"
+    assert source.emitted == 12_000, "nothing was read again"
 
 
 def test_counts_are_exact_with_state_in_objects(jobs: Jobs) -> None:

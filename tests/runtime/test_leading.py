@@ -98,7 +98,7 @@ def test_two_jobs_in_one_store_do_not_see_each_other() -> None:
     assert LogStore(store, "ab").read() == [] and LogStore(store, "b").read() == []
 
 
-def test_a_missing_and_a_damaged_object_are_told_apart() -> None:
+def test_a_missing_and_a_damaged_object_are_distinguished() -> None:
     source = GatedSource(events(2_000), rows_per_poll=10, allowed=600)
     keyed = tg.from_source(source).key_by("key").window(tg.tumbling("1s"))
     pipeline = tg.Pipeline("w", keyed.aggregate(n=tg.count()).write(MemorySink()))
@@ -326,7 +326,7 @@ def test_nodes_that_do_not_return_are_ended_by_force(how: str) -> None:
     """The nodes have no channel between them, and the other one never hears that it is to stop."""
     source, sink = GatedSource(events(2_000), rows_per_poll=10, allowed=200), MemorySink()
     world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
-    world.until(lambda: source.given == 200)
+    world.until(lambda: source.emitted == 200)
     world.passes = lambda way, node, message: way == "up" or message.WhichOneof("body") != "stop"
     begun = world.clock.at_ms
     if how == "fails":

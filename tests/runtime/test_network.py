@@ -42,7 +42,7 @@ def authority() -> Authority:
 
 
 def run(run_one: Callable[[Launch, int], str] = run_node, **options: object) -> int:
-    """Run a job with an exchange on two nodes; gives how many rows its sink has."""
+    """Run a job with an exchange on two nodes; returns how many rows its sink has."""
     sink = MemorySink()
     stream = tg.from_source(GatedSource(events(ROWS)))
     counts = stream.key_by("key").window(tg.tumbling("1s")).aggregate(n=tg.count())

@@ -97,7 +97,7 @@ class StoreContract:
         with pytest.raises(InvalidUseError):
             store.get_range("a", start, length)
 
-    def test_list_goes_by_whole_path_parts(self, store: Store) -> None:
+    def test_list_goes_by_complete_path_parts(self, store: Store) -> None:
         for path in ("log/0.json", "log/1.json", "log/deep/2.json", "logs/3.json", "other"):
             store.put(path, path.encode())
         found = {info.path: info.size_bytes for info in store.list("log")}

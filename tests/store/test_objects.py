@@ -107,7 +107,7 @@ def test_a_conflict_with_a_request_under_way_is_no_proof_that_the_name_is_taken(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_what_the_caller_must_mend_is_an_invalid_use(store, script, status: int) -> None:
+def test_what_the_caller_must_fix_is_an_invalid_use(store, script, status: int) -> None:
     script.answers["PUT"] = (status, b"")
     for call in (lambda: store.create("a", b"x"), lambda: store.put("a", b"x"), lambda: check_writable(store)):
         with pytest.raises(InvalidUseError):

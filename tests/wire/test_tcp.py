@@ -167,7 +167,7 @@ def test_only_two_messages_are_handed_over_and_sendable_tells_when_there_is_room
     assert outbound.ready
 
 
-def test_barriers_keep_their_place_in_the_channel(node, mailboxes, batch: pa.RecordBatch) -> None:
+def test_barriers_keep_their_position_in_the_channel(node, mailboxes, batch: pa.RecordBatch) -> None:
     sent, got = mailboxes
     receiver, sender = node(got), node(sent)
     receiver.expect(CHANNEL, batch.schema)

@@ -180,7 +180,7 @@ STAGES = 7
 
 
 def run(settings: Settings, work: Path, step: Callable[[str], None]) -> dict[str, Any]:
-    """Measure everything; gives one document. Blocks for most of a minute. ``step`` is told what comes, ``STAGES`` times."""
+    """Measure everything; returns one document. Blocks for most of a minute. ``step`` is told what comes, ``STAGES`` times."""
     step("single steps")
     readings = [measure(settings) for measure in STEPS]
     step("manifests of ten nodes")

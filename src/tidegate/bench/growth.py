@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.bench.plot import svg
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import (
     CommittableEntry,
@@ -52,7 +52,7 @@ CONFIG = DistributedCheckpointConfig(checkpoint_interval_ms=None, gc_retain_coun
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the store held after so many checkpoints."""
+    """What the store held after this many checkpoints."""
 
     checkpoints: int
     objects: int
@@ -125,7 +125,7 @@ class Driver:
 
 
 def grow(store: Store, checkpoints: int, *, every: int = 500, killed_every: int = 2_000) -> Iterator[Sample]:
-    """Take so many checkpoints, and look now and then. A driver is killed as often as said and replaced."""
+    """Take this many checkpoints, and look now and then. A driver is killed as often as said and replaced."""
     driver = Driver(store, "leader-0")
     for number in range(1, checkpoints + 1):
         driver.checkpoint()
@@ -142,10 +142,10 @@ def look(store: Store, checkpoints: int) -> Sample:
     return Sample(checkpoints, len(every), sum(info.size_bytes for info in every), len(log), sum(log))
 
 
-def main(checkpoints: int = 20_000, place: str | None = None, picture: str | None = None) -> None:
+def main(checkpoints: int = 20_000, url: str | None = None, picture: str | None = None) -> None:
     """Print the curve, and draw it."""
     with tempfile.TemporaryDirectory(prefix="tidegate-growth-") as folder:
-        store = DurableFileStore(Path(folder), durable=False) if place is None else open_store(place)
+        store = DurableFileStore(Path(folder), durable=False) if url is None else open_store(url)
         samples = []
         print("checkpoints objects bytes log_entries log_bytes")
         for sample in grow(store, checkpoints):

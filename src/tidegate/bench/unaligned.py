@@ -103,7 +103,7 @@ def bench_unaligned_trigger(rounds: int = ROUNDS) -> Figure:
 
 
 def bench_inflight_capture_10k(rounds: int = ROUNDS) -> Figure:
-    """A flagged barrier comes behind 10,000 queued events: record them, by reference, and fire."""
+    """A flagged barrier comes after 10,000 queued events: record them, by reference, and fire."""
     event = _event(1)
 
     def once() -> float:
@@ -155,7 +155,7 @@ def bench_mode_switch(rounds: int = ROUNDS) -> Figure:
 
 def bench_unaligned_recovery_10k_inflight(rounds: int = ROUNDS) -> Figure:
     """Read 10,000 recorded events and queue them at their input."""
-    data = encode_inflight([_event(1)] * EVENTS, SCHEMA, "lz4").whole
+    data = encode_inflight([_event(1)] * EVENTS, SCHEMA, "lz4").joined
 
     def recover() -> None:
         fan_in = _fan_in(1)
@@ -196,7 +196,7 @@ def _best(once: Callable[[], float], rounds: int) -> float:
     return min(once() for _ in range(rounds))
 
 
-# -- whole jobs ----------------------------------------------------------------------------------------------
+# -- jobs ----------------------------------------------------------------------------------------------------
 
 
 def on_threads(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: tg.CheckpointConfig) -> Job:
@@ -224,7 +224,7 @@ class Bench:
     step: Callable[[str], None]
 
     def run(self) -> dict[str, Any]:
-        """Measure everything; gives one document. Blocks for a minute or so."""
+        """Measure everything; returns one document. Blocks for a minute or so."""
         self.step("single steps")
         figures = steps(self.settings.rounds)
         self.step("recovery with and without data in flight")
@@ -243,13 +243,13 @@ class Bench:
         There was one before, as in every job that takes them regularly: what it stored of the windows is not stored again.
         """
         self.step(f"{'aligned' if mode == 'never' else 'unaligned'}, {backlog} batches waiting")
-        place = self.work / f"{mode}-{backlog}"
-        place.mkdir(parents=True)
-        burst = Backlog(self.settings.parallelism, backlog, place / "gate")
+        folder = self.work / f"{mode}-{backlog}"
+        folder.mkdir(parents=True)
+        burst = Backlog(self.settings.parallelism, backlog, folder / "gate")
         job = self.launch(
-            backlog_pipeline(burst, place / "out"),
+            backlog_pipeline(burst, folder / "out"),
             self.settings.parallelism,
-            str(place / "store"),
+            str(folder / "store"),
             tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=THRESHOLD_MS, timeout="120s"),
         )
         try:
@@ -261,7 +261,7 @@ class Bench:
             record = [each for each in job.checkpoints() if each["status"] == "committed"][-1]
         finally:
             job.stop()
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         shown = {key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")}
         limit_ms = None if mode == "never" else THRESHOLD_MS + OVER_THRESHOLD_MS_MAX
         return {"mode": mode, "backlog": backlog, **shown, "limit_ms": limit_ms}
@@ -287,15 +287,15 @@ class Bench:
     def _prepared(self, mode: str) -> Callable[[], float]:
         """A stopped job to recover, as often as wanted. With threads: the function tells when it was called."""
         throttle = Throttle()
-        place = self.work / f"recovery-{mode}"
-        pipeline = flood_pipeline(EVENTS, throttle, place / "out", ahead=mode == "always")
+        folder = self.work / f"recovery-{mode}"
+        pipeline = flood_pipeline(EVENTS, throttle, folder / "out", at_once=mode == "always")
         checkpoint = tg.CheckpointConfig(interval="1h", unaligned=mode)
-        job = on_threads(pipeline, 1, str(place / "store"), checkpoint)
+        job = on_threads(pipeline, 1, str(folder / "store"), checkpoint)
         wanted = EVENTS if mode == "always" else 1
         _await(lambda: job.metrics()["rows_in"] >= wanted, job)
         job.checkpoint("60s")
         job.stop()
-        return lambda: self._recover(pipeline, throttle, str(place / "store"), checkpoint)
+        return lambda: self._recover(pipeline, throttle, str(folder / "store"), checkpoint)
 
     def _recover(self, pipeline: tg.Pipeline, throttle: Throttle, store: str, checkpoint: tg.CheckpointConfig) -> float:
         throttle.called.clear()

@@ -51,7 +51,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPaths:
     """Where one run finds its rows and leaves its results."""
 
     inputs: tuple[Path, ...]

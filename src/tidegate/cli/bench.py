@@ -23,7 +23,7 @@ HELP = "measure tidegate beside Structured Streaming and DuckDB"
 DESCRIPTION = (
     "Measure tidegate beside Spark Structured Streaming and DuckDB on the same files, in turns, and compare "
     "the results. At full size it takes about forty minutes; --rows 1000000 --rounds 1 --pairs 1 --seconds 5 "
-    "--switches 1 gives a first idea in two minutes."
+    "--switches 1 shows a first idea in two minutes."
 )
 PACKAGES = ("tidegate", "pyspark", "pyarrow", "duckdb", "numpy")
 # Structured Streaming lives in the JVM: with Spark's default of 1 GiB it would mostly collect garbage.

@@ -89,7 +89,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.rows < 1:
         raise InvalidUseError(f"--rows is a positive number rows={arguments.rows}")
     started = time.monotonic()
-    with _workplace() as folder:
+    with _work_folder() as folder:
         from tidegate.spark.session import local_session
 
         log = folder / "spark.log"
@@ -110,7 +110,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
 
 
 @contextmanager
-def _workplace() -> Iterator[Path]:
+def _work_folder() -> Iterator[Path]:
     """A directory that is gone afterwards. The job's warnings go there too: the demo tells its own story."""
     folder = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
     logger, handler = logging.getLogger("tidegate"), logging.FileHandler(folder / "spark.log")
@@ -130,26 +130,26 @@ def _tell(spark: Session, folder: Path, rows: int, output: Output) -> tuple[Stor
     from tidegate.cli.proof import prove
 
     for attempt, size in enumerate((rows, rows * 3), start=1):
-        place = folder / f"run-{attempt}"
-        data = _make_data(size, place, output)
-        story = _run(spark, data, place, size, output)
+        own = folder / f"run-{attempt}"
+        data = _make_data(size, own, output)
+        story = _run(spark, data, own, size, output)
         if story.tells_something or attempt == 2:
             break
         output.say("the job was done before a worker could be killed: once more, with three times the rows")
     output.say("computing the same in batch with Spark SQL …")
-    return story, prove(spark, data, claims(place)), size
+    return story, prove(spark, data, claims(own)), size
 
 
-def _make_data(rows: int, place: Path, output: Output) -> Path:
+def _make_data(rows: int, folder: Path, output: Output) -> Path:
     from tidegate.bench.data import DataSpec, ensure
 
     spec = DataSpec("events", rows, KEYS, "zipf", seed=7, rows_per_second=50_000)
     output.say(f"making {rows:,} rows in {counted(spec.files, 'Parquet file')} …")
     with Progress("making rows", rows) as progress:
-        return ensure(spec, place / "data", progress.update)
+        return ensure(spec, folder / "data", progress.update)
 
 
-def pipeline(data: Path, place: Path) -> Pipeline:
+def pipeline(data: Path, folder: Path) -> Pipeline:
     """One source, read once, and two outputs that always show the same epochs."""
     import tidegate as tg
 
@@ -165,10 +165,10 @@ def pipeline(data: Path, place: Path) -> Pipeline:
         .window(tg.tumbling(PER_KIND_MS))
         .aggregate(n=tg.count(), lowest=tg.min("value"), average=tg.mean("value"))
     )
-    return tg.Pipeline("demo", per_key.write_parquet(place / "per_key"), per_kind.write_parquet(place / "per_kind"))
+    return tg.Pipeline("demo", per_key.write_parquet(folder / "per_key"), per_kind.write_parquet(folder / "per_kind"))
 
 
-def claims(place: Path) -> list[Claim]:
+def claims(folder: Path) -> list[Claim]:
     """The pipeline's outputs in Spark's SQL."""
     from tidegate.cli.proof import Claim
 
@@ -181,19 +181,19 @@ def claims(place: Path) -> list[Claim]:
                           avg(value) AS average FROM events GROUP BY kind, window_start, window_end"""
     bounds = ("window_start", "window_end")
     return [
-        Claim("per key", place / "per_key", ("key", *bounds), ("n", "peak"), ("total",), per_key),
-        Claim("per kind", place / "per_kind", ("kind", *bounds), ("n", "lowest"), ("average",), per_kind),
+        Claim("per key", folder / "per_key", ("key", *bounds), ("n", "peak"), ("total",), per_key),
+        Claim("per kind", folder / "per_kind", ("kind", *bounds), ("n", "lowest"), ("average",), per_kind),
     ]
 
 
-def _run(spark: Session, data: Path, place: Path, rows: int, output: Output) -> Story:
+def _run(spark: Session, data: Path, folder: Path, rows: int, output: Output) -> Story:
     import tidegate as tg
 
     output.say(f"running the pipeline on {PARALLELISM} Spark tasks, a checkpoint every {INTERVAL} …")
-    job = pipeline(data, place).start(
+    job = pipeline(data, folder).start(
         spark,
         parallelism=PARALLELISM,
-        store=str(place / "store"),
+        store=str(folder / "store"),
         checkpoint=tg.CheckpointConfig(interval=INTERVAL),
     )
     return watch_and_kill(job, rows, output)

@@ -142,11 +142,11 @@ def _ports() -> Iterator[Finding]:
 def _disk() -> Iterator[Finding]:
     import tempfile
 
-    place = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).partition(",")[0]
-    free = shutil.disk_usage(place).free
+    folder = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).partition(",")[0]
+    free = shutil.disk_usage(folder).free
     short = free < DISK_BYTES_MIN
     advice = "make room, or set SPARK_LOCAL_DIRS to another disk" if short else ""
-    yield Finding("disk", "warning" if short else "ok", f"{free / (1 << 30):.1f} GiB free at {place}", advice)
+    yield Finding("disk", "warning" if short else "ok", f"{free / (1 << 30):.1f} GiB free at {folder}", advice)
 
 
 def _store(url: str) -> Iterator[Finding]:

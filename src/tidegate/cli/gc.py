@@ -23,7 +23,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, output: Output) -> int:
-    """Deletes; what it gives up can't be restored any more."""
+    """Deletes; what it collects can't be restored any more."""
     from tidegate.cli.stores import jobs_of
     from tidegate.runtime.soundness import collect
 

@@ -26,7 +26,7 @@ class JobLog:
     entries: tuple[LogRecord, ...]
     view: LogView
     floor: int = 0
-    """Checkpoints below this epoch were given up by ``tidegate gc``."""
+    """Checkpoints below this epoch were collected by ``tidegate gc``."""
 
     def commits(self) -> Iterator[CheckpointManifest]:
         """The manifests of the log, oldest first, those that a later restore left behind included."""

@@ -13,7 +13,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an output says it is: ``query`` over the view ``events`` gives the same rows.
+    """What an output says it is: ``query`` over the view ``events`` returns the same rows.
 
     ``keys`` identify a row, ``equal`` columns must be equal, ``close`` ones are float sums.
     """
@@ -65,7 +65,7 @@ def comparison(claim: Claim) -> str:
         for column in [*claim.equal, *claim.close]
         for side in (0, 1)
     )
-    # A null is a difference too: comparing with it gives neither true nor false.
+    # A null is a difference too: comparing with it is neither true nor false.
     same = ["query_rows = 1", "output_rows = 1", *(f"{c}_0 IS NOT DISTINCT FROM {c}_1" for c in claim.equal)]
     same += [f"coalesce(abs({c}_0 - {c}_1) <= {TOLERANCE} * abs({c}_0), false)" for c in claim.close]
     return f"""

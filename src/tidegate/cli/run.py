@@ -53,11 +53,11 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
 
     path, _ = split_target(arguments.file)
     if arguments.interval is not None and arguments.store is None:
-        raise InvalidUseError(f"checkpoints need a place: give --store with a directory or a URL interval={arguments.interval}")
+        raise InvalidUseError(f"checkpoints need a store: give --store with a directory or a URL interval={arguments.interval}")
     checkpoint = CheckpointConfig(interval=arguments.interval, unaligned=arguments.unaligned)
     _workers_find_modules_beside(path)
     pipeline = load_for_spark(arguments.file, arguments.master)
-    _check_place(arguments.parallelism, checkpoint.place(arguments.store))
+    _check_resources(arguments.parallelism, checkpoint.store_url(arguments.store))
     spark = _session(arguments.master, pipeline.name, output)
     try:
         for file in filter(None, arguments.py_files.split(",")):
@@ -86,15 +86,15 @@ def _session(master: str | None, name: str, output: Output) -> SparkSession:
     return spark
 
 
-def _check_place(parallelism: int | None, place: str | None) -> None:
+def _check_resources(parallelism: int | None, url: str | None) -> None:
     """What the start would refuse too, but only once Spark is up."""
     from tidegate.planner.stages import check_parallelism
     from tidegate.store.open import check_writable, open_store
 
     if parallelism is not None:
         check_parallelism(parallelism)
-    if place is not None:
-        check_writable(open_store(place))
+    if url is not None:
+        check_writable(open_store(url))
 
 
 def _run(

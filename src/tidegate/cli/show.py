@@ -61,9 +61,9 @@ def _listed(epochs: list[int]) -> str:
 
 def _document(manifest: CheckpointManifest, restorable: bool) -> dict[str, object]:
     """The manifest itself, but without the bytes of small runs that it carries inline."""
-    whole = asdict(manifest)
+    fields = asdict(manifest)
     operators = [_operator(entry) for entry in manifest.operators]
-    return {**whole, **describe(manifest), "restorable": restorable, "operators": operators}
+    return {**fields, **describe(manifest), "restorable": restorable, "operators": operators}
 
 
 def _operator(entry: OperatorSnapshotEntry) -> dict[str, object]:

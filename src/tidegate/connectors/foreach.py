@@ -56,7 +56,7 @@ class ForEachBatchSink:
         return f"ForEachBatchSink({name})"
 
     def with_spool(self, path: str, schema: pa.Schema | None = None) -> ForEachBatchSink:
-        """The same sink over this directory. It needs no schema; every sink with a spool can be given one."""
+        """The same sink over this directory. It needs no schema; every sink with a spool can take one."""
         return ForEachBatchSink(self._need_function(), path)
 
     def check_writable(self) -> None:

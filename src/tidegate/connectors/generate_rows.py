@@ -64,7 +64,7 @@ def event_time(recipe: Recipe, numbers: Numbers) -> Numbers:
 
 
 def _disorder(recipe: Recipe, words: _Words) -> Numbers:
-    """Only ever later than the row's place in time, and at most by the disorder: so no row is late."""
+    """Only ever later than the row's turn in time, and at most by the disorder: so no row is late."""
     span = recipe.disorder_ms + 1
     late: Numbers = ((words >> np.uint64(18)) % np.uint64(span)).astype(np.int64)
     return late
@@ -76,8 +76,8 @@ def _uniform_keys(recipe: Recipe, words: _Words) -> Numbers:
 
 
 def _zipf_keys(table: npt.NDArray[np.float64], words: _Words) -> Numbers:
-    place = (words >> np.uint64(11)).astype(np.float64) * (2.0**-53 * table[-1])
-    found = np.searchsorted(table, place, side="right")
+    point = (words >> np.uint64(11)).astype(np.float64) * (2.0**-53 * table[-1])
+    found = np.searchsorted(table, point, side="right")
     keys: Numbers = np.minimum(found, len(table) - 1).astype(np.int64)
     return keys
 

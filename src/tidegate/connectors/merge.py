@@ -361,7 +361,7 @@ class MergedFiles:
 
 @contextmanager
 def _undisturbed(work: str) -> Iterator[None]:
-    """Whatever fails because another driver has taken the directory is tried again later, as a whole."""
+    """Whatever fails because another driver has taken the directory is tried again later, from its start."""
     with file_errors(work):
         try:
             yield

@@ -1,6 +1,6 @@
 """Whose directory a sink's is: the note ``_owner``, and the lock that says that its writer still runs.
 
-    _owner        the run that publishes here, replaced as a whole by whoever takes the directory
+    _owner        the run that publishes here, replaced atomically by whoever takes the directory
     _run-RUN      locked by the driver of that run as long as it lives, whatever kills it; in it, what it last began to publish
     _lock         locked for the moment of taking, so that of two starts one sees the other
 

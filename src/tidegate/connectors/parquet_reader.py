@@ -21,8 +21,8 @@ DECODE_ROWS_MAX = 262_144
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """What is read and what is given out: ``tested`` are the columns that the filter ``expression`` needs, ``constants`` those
-    that have one value in the whole file and are not read.
+    """What is read and what is emitted: ``tested`` are the columns that the filter ``expression`` needs, ``constants`` those
+    that have one value in the file and are not read.
     """
 
     output: pa.Schema
@@ -124,17 +124,17 @@ class RowGroupReader:
 
     def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         output = self._layout.output
-        given = pa.RecordBatch.from_arrays([batch.column(name) for name in output.names], schema=output)
+        emitted = pa.RecordBatch.from_arrays([batch.column(name) for name in output.names], schema=output)
         if self._layout.expression is None:
-            return given
+            return emitted
         tested = batch.select(list(self._layout.tested)) if self._layout.tested else batch
-        return given.filter(_mask(tested, self._layout.expression))
+        return emitted.filter(_mask(tested, self._layout.expression))
 
 
 class SkippedReader:
-    """A ``SplitReader`` of a row group that the filter drops whole: counts its rows and decodes none.
+    """A ``SplitReader`` of a row group that the filter drops completely: counts its rows and decodes none.
 
-    The highest event time comes from the statistics and belongs to the whole row group, so it is told with
+    The highest event time comes from the statistics and belongs to the row group, so it is told with
     the last rows.
     """
 

@@ -111,7 +111,7 @@ class SessionAggregateOperator:
         return ()
 
     def watermark(self, timestamp: int) -> Iterable[pa.RecordBatch]:
-        """Give what is pending, then the sessions that close. A watermark that does not move closes nothing."""
+        """Emit what is pending, then the sessions that close. A watermark that does not move closes nothing."""
         return self._close(timestamp) if self.has_pending or timestamp > self.closed.through else ()
 
     def promise(self, timestamp: int) -> None:

@@ -54,11 +54,11 @@ class SplitReader(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """A replayable source: the same split read from the same offset gives the same rows."""
+    """A replayable source: the same split read from the same offset returns the same rows."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the batches that readers give."""
+        """The columns of the batches that readers return."""
 
     @property
     def event_time(self) -> str | None:
@@ -66,7 +66,7 @@ class Source(Protocol):
 
     @property
     def out_of_orderness(self) -> int:
-        """How far behind the largest event time a row may come, in the event-time column's unit."""
+        """How far before the largest event time a row may be, in the event-time column's unit."""
 
     @property
     def bounded(self) -> bool:
@@ -81,7 +81,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class ChecksSchema(Protocol):
-    """A sink that can't take every column. A stream asks it when the sink is given, before anything starts."""
+    """A sink that can't take every column. A stream asks it when the sink is added, before anything starts."""
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``InvalidUseError`` with the column, its type and what to cast it to, if these can't be written."""
@@ -120,7 +120,7 @@ class Sink(Protocol):
     whatever gang.
 
     A sink that others may write to as well has ``check_claim(claim)``, ``claim(claim)``, ``holder()`` and ``newest_id()``, see
-    ``core.ownership``; what ``claim`` gives is asked before every publish.
+    ``core.ownership``; what ``claim`` returns is asked before every publish.
     """
 
     def writer(self, context: WriterContext) -> SinkWriter:

@@ -70,7 +70,7 @@ def physical_tree(plan: PhysicalPlan, checkpoint: CheckpointConfig | None = None
 
 
 def _sink_stages(plan: PhysicalPlan) -> list[Stage]:
-    """In the order in which the user gave the sinks."""
+    """In the order in which the user listed the sinks."""
     ends = {stage.operators[-1].name: stage for stage in plan.stages if isinstance(stage.operators[-1], Write)}
     return [ends[name] for name in plan.notes.get("sinks", ends)]
 

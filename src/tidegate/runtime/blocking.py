@@ -1,12 +1,12 @@
-"""What blocks in the leader's work: the log, sinks, garbage. Runs on executors; what it gives is an event for the coordinator."""
+"""What blocks in the leader's work: the log, sinks, garbage. Runs on executors; returns events for the coordinator."""
 
 from __future__ import annotations
 
 import logging
 import threading
 
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.log.retain import garbage
 from tidegate.errors import WAITED_FOR, RetryableError, TidegateError
 from tidegate.ids import U64_LIMIT
@@ -23,7 +23,7 @@ SWEEP_EVERY = 64
 
 
 class BlockingWork:
-    """Performs orders that wait for the world. Each method blocks; no two of one executor run at once."""
+    """Performs effects that wait for the world. Each method blocks; no two of one executor run at once."""
 
     def __init__(self, log_store: LogStore, publisher: Publisher, spools: Spools) -> None:
         self._log = log_store

@@ -46,7 +46,7 @@ Post = Callable[[Callable[[], None]], None]
 
 @dataclass(slots=True)
 class Part:
-    """What one task gave."""
+    """What one task contributed."""
 
     frozen: Mapping[str, Frozen]
     fired_ms: int
@@ -115,7 +115,7 @@ class Checkpointer:
         attempt = self._attempt(checkpoint_id)
         if attempt is not None:
             attempt.term, attempt.parent = term, parent
-            self._upload_when_whole(attempt)
+            self._upload_when_complete(attempt)
 
     def fired(
         self,
@@ -142,10 +142,10 @@ class Checkpointer:
             attempt.parts[task.name] = Part(task.freeze(), self._now_ms(), self._now_ms(), rows_out=_rows_out(task))
         part = attempt.parts[task.name]
         part.complete, part.complete_ms = effect, self._now_ms()
-        self._upload_when_whole(attempt)
+        self._upload_when_complete(attempt)
 
     def failed(self, task: StageTask, effect: CheckpointFailed) -> None:
-        """A task can't take part: the whole checkpoint is over."""
+        """A task can't take part: the checkpoint is over."""
         self.abort(effect.checkpoint_id)
         error = CheckpointAbortedError(f"{task.name}: {effect.error}", checkpoint_id=effect.checkpoint_id)
         self._decline(effect.checkpoint_id, error)
@@ -188,9 +188,9 @@ class Checkpointer:
             self._staged.append(Staged(name, checkpoint_id, future))
             future.add_done_callback(lambda done: self._post(partial(_check_staged, done)))
 
-    def _upload_when_whole(self, attempt: Attempt) -> None:
-        whole = len(attempt.parts) == len(self.tasks) and all(part.complete for part in attempt.parts.values())
-        if not whole or attempt.term is None or attempt.uploading:
+    def _upload_when_complete(self, attempt: Attempt) -> None:
+        complete = len(attempt.parts) == len(self.tasks) and all(part.complete for part in attempt.parts.values())
+        if not complete or attempt.term is None or attempt.uploading:
             return
         attempt.uploading = True
         known = self._known if attempt.parent == self._known_epoch else {}
@@ -353,7 +353,7 @@ class Checkpointer:
 
 
 def _check_staged(done: Future[Committable | None]) -> None:
-    """A sink that could not stage its rows ends the node: no later checkpoint could be whole without them."""
+    """A sink that could not stage its rows ends the node: no later checkpoint could be complete without them."""
     if not done.cancelled():
         done.result()
 
@@ -400,15 +400,15 @@ class StateObjectWriter:
         own = None if not self.bytes_written or store is None or inline <= inline_max else self._put(store)
         for uid, (data, offset, rows) in self._new.items():
             if own is None:
-                self.runs[uid] = (RunEntry.of_bytes(data.whole, data.crc32c(), rows), None)
+                self.runs[uid] = (RunEntry.of_bytes(data.joined, data.crc32c(), rows), None)
             else:
                 self.runs[uid] = (RunEntry(self._path, offset, data.length, data.crc32c(), rows), own)
         return list({entry.path: entry for _, entry in self.runs.values() if entry is not None}.values())
 
     def _put(self, store: Store) -> ObjectEntry:
-        whole = Encoded(tuple(piece for data, _, _ in self._new.values() for piece in data.pieces))
-        store.put(self._path, *whole.pieces)
-        return ObjectEntry(self._path, whole.length, whole.crc32c())
+        encoded = Encoded(tuple(piece for data, _, _ in self._new.values() for piece in data.pieces))
+        store.put(self._path, *encoded.pieces)
+        return ObjectEntry(self._path, encoded.length, encoded.crc32c())
 
     def resolve(self, named: tuple[str, Frozen]) -> OperatorSnapshotEntry:
         """An operator's entry for the manifest."""

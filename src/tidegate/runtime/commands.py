@@ -1,10 +1,10 @@
-"""The coordinator's orders to nodes, as messages of the control line."""
+"""The coordinator's effects on nodes, as commands of the control line."""
 
 from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from tidegate.core.checkpoint.orders import (
+from tidegate.core.checkpoint.effects import (
     SendAbort,
     SendCommitted,
     SendFinalize,

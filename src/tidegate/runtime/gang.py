@@ -36,7 +36,7 @@ class Launcher(Protocol):
 
 
 class NodeConnection(Protocol):
-    """A node's control stream, as the server gives it."""
+    """A node's control stream, as the server has it."""
 
     @property
     def hello(self) -> pb.Hello:

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from tidegate.clock import Clock
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.failure.restart import (
     Failure,
     Joining,

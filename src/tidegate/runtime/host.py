@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 STALL_TIMEOUT_S = 10.0
-"""Either end of a control line that hears nothing for so long gives the other up."""
+"""Either end of a control line that hears nothing for so long closes it."""
 HEARTBEATS = 10
 HEARTBEAT_MOST_S = 1.0
 
@@ -86,7 +86,7 @@ class FirstContact:
 
 
 def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str | None = None) -> str:
-    """Run node ``index`` of the gang to its end; gives why it ended. ``host`` is how peers call this machine. Blocks.
+    """Run node ``index`` of the gang to its end; returns why it ended. ``host`` is how peers call this machine. Blocks.
 
     A node that can't even be built says why over the control line. ``NodeUnreachable`` when the driver never answered.
     """

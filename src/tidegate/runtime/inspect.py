@@ -205,7 +205,7 @@ def _bytes(store: Store, path: str, offset: int, length: int) -> bytes:
     try:
         return store.get_range(path, offset, length)
     except FileNotFoundError as error:
-        raise CheckpointNotFound(f"this checkpoint is no longer whole, it was collected path={path}") from error
+        raise CheckpointNotFound(f"this checkpoint is no longer complete, it was collected path={path}") from error
 
 
 def _layout(shape: dict[str, Any], schema: pa.Schema) -> Layout | None:

@@ -1,7 +1,7 @@
 """The leader of a job, in the driver: the shell around the coordinator's state machine.
 
 One thread takes events and performs effects. What blocks (the log, sinks, garbage) runs on executors and comes back as events.
-It decides nothing about checkpoints; it decides when to give up restarting, by ``core.failure``.
+It decides nothing about checkpoints; it decides when to stop restarting, by ``core.failure``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, assert_never
 
 from tidegate.clock import Clock
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.checkpoint.coordinate import Mode
 from tidegate.core.failure.patience import Patience
 from tidegate.core.failure.problems import Problem, ProblemKind
@@ -110,7 +110,7 @@ class Leader:
         return self.opening.restored_from
 
     def take(self) -> Decision:
-        """Wait until this leader has taken over, and take the sinks; gives what to start from. Blocks. Only with ``hold``."""
+        """Wait until this leader has taken over, and take the sinks; returns what to start from. Blocks. Only with ``hold``."""
         self._taken_over.wait()
         if self.ended.is_set() or self._machine.term is None:
             raise self.error or JobFailedError(f"the job ended before it started status={self.status} job={self.job}")
@@ -146,12 +146,12 @@ class Leader:
             self._wind_up()
 
     def _wind_up(self) -> None:
-        """Nothing of the job is left running behind its end, and whoever waits for it is told even if some of this fails."""
+        """Nothing of the job is left running after its end, and whoever waits for it is told even if some of this fails."""
         for step in (self._end_processes, self.on_end, self._threads.close, self.publisher.release):
             try:
                 step()
             except Exception:
-                log.exception("something may be left behind the job's end job=%s", self.job)
+                log.exception("something may be left after the job's end job=%s", self.job)
         self._requests.close(f"the job has ended status={self.status} job={self.job}")
         self.ended.set()
         self._taken_over.set()
@@ -169,7 +169,7 @@ class Leader:
     # -- what users ask --------------------------------------------------------------------------------------------
 
     def request_checkpoint(self, savepoint: str | None = None) -> Future[int]:
-        """Ask for a checkpoint; the future gives its epoch."""
+        """Ask for a checkpoint; the future's result is its epoch."""
         request, future = self._requests.open()
         if self._over:
             raise InvalidUseError(f"the job has ended status={self.status} job={self.job}")
@@ -208,7 +208,7 @@ class Leader:
                 self._gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
             return
         self._stop_requested = True
-        why = "stopped while a sink or the store gave no answer: the next start publishes what is committed"
+        why = "stopped while a sink or the store did not answer: the next start publishes what is committed"
         unsettled = Failure(FailureKind.TRANSIENT, why)
         self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self._fail, unsettled))
         self.handle(ev.StopRequested())
@@ -295,10 +295,10 @@ class Leader:
     # -- performing ------------------------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        """A fact for the coordinator; what it orders is performed. Leader thread only."""
+        """An event for the coordinator; its effects are performed. Leader thread only."""
         try:
             effects = self._machine.handle(event, self._clock.now_ms(), self._clock.wall_ms())
-        except ProtocolError as error:  # it changed nothing; the story is for whoever mends the bug
+        except ProtocolError as error:  # it changed nothing; the story is for whoever fixes the bug
             log.error("refused: %s job=%s story=%s", error, self.job, error.story[-5:])
             return
         self._watch.note(event)
@@ -353,7 +353,7 @@ class Leader:
         return stepped_down(reason) if stuck is None or isinstance(reason, do.Replaced) else f"gave up, {stuck}"
 
     def _later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
-        """Run blocking work on an executor; what it gives comes back as an event."""
+        """Run blocking work on an executor; what it returns comes back as an event."""
 
         def done(future: Future[ev.Event | None]) -> None:
             error = future.exception() if not future.cancelled() else None

@@ -1,6 +1,6 @@
 """Sources that need more than a node: some keep what they read in the job's store, some are fed by the driver.
 
-A source with ``with_store`` is given the store before its splits are asked for. One with ``feed`` is fed from the start of the
+A source with ``with_store`` gets the store before its splits are asked for. One with ``feed`` is fed from the start of the
 job to its end; it says itself when that fails. One with ``trim`` is told what no checkpoint can need any more.
 """
 
@@ -22,20 +22,22 @@ from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.continuous import resume_offsets
 
 
-def check_supply(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> None:
-    """Refuse what ``supplied`` would, as far as that can be seen without changing anything."""
+def check_stored_sources(plan: PhysicalPlan, url: str | None, *, fresh: bool) -> None:
+    """Refuse what ``with_stored_sources`` would, as far as that can be seen without changing anything."""
     for spec in _stored_sources(plan):
-        if (place or "").startswith("memory:"):
+        if (url or "").startswith("memory:"):
             raise InvalidUseError(
                 f"the source {spec.name!r} is spooled by other processes, which can't reach this one's memory: give store= a "
                 "directory or an s3:// URL"
             )
         check = getattr(spec.source, "check_store", None)
-        if check is not None and place is not None and not fresh:
-            check(place, _prefix(plan, spec))
+        if check is not None and url is not None and not fresh:
+            check(url, _prefix(plan, spec))
 
 
-def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: CheckpointManifest | None = None) -> PhysicalPlan:
+def with_stored_sources(
+    plan: PhysicalPlan, url: str | None, *, fresh: bool, manifest: CheckpointManifest | None = None
+) -> PhysicalPlan:
     """The plan with every such source over its part of the store. May run Spark jobs. Blocks.
 
     ``manifest`` is what the job starts from: the source then reads what that checkpoint was reading.
@@ -45,7 +47,7 @@ def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: Ch
         if not isinstance(spec, Read) or not _wants_store(spec):
             return spec
         source: Any = spec.source
-        where = place if place is not None else temporary_directory("source")
+        where = url if url is not None else temporary_directory("source")
         entries = () if manifest is None else manifest.sources
         states = [entry.state for entry in entries if entry.operator == spec.name]
         return replace(spec, source=source.with_store(where, _prefix(plan, spec), fresh=fresh, states=states))

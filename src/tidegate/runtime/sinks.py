@@ -22,7 +22,7 @@ log = logging.getLogger("tidegate")
 
 
 class Lease(Protocol):
-    """What a sink with an owner gives to the run that takes it."""
+    """What a sink with an owner returns to the run that takes it."""
 
     def check(self) -> None: ...
 
@@ -71,7 +71,7 @@ class Publisher:
             if is_empty is not None and not is_empty():
                 raise InvalidUseError(
                     f"the sink {name!r} already has rows and the job has no checkpoint of its own to go on from: choose an empty "
-                    "place, start with overwrite=True to delete them or, from a savepoint whose job has written nothing since, "
+                    "path, start with overwrite=True to delete them or, from a savepoint whose job has written nothing since, "
                     f"with append=True to add to them sink={sink!r}"
                 )
 

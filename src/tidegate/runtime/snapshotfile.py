@@ -31,7 +31,7 @@ Piece: TypeAlias = "bytes | pa.Buffer"
 
 
 def crc32c(data: Piece, before: int = 0) -> int:
-    """The checksum of everything that tidegate stores; ``before`` is that of the bytes ahead of these."""
+    """The checksum of everything that tidegate stores; ``before`` is that of the bytes before these."""
     return int(google_crc32c.extend(before, data))
 
 
@@ -49,12 +49,12 @@ class Encoded:
         return sum(len(piece) for piece in self.pieces)
 
     @property
-    def whole(self) -> bytes:
+    def joined(self) -> bytes:
         """All of it in one, copied."""
         return b"".join(self.pieces)
 
     def crc32c(self, before: int = 0) -> int:
-        """The checksum; ``before`` is that of the bytes ahead of these."""
+        """The checksum; ``before`` is that of the bytes before these."""
         return reduce(lambda value, piece: crc32c(piece, value), self.pieces, before)
 
 

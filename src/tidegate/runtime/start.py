@@ -28,10 +28,10 @@ from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, heartbeat_s
 from tidegate.runtime.interrupt import stop_at_exit
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
-from tidegate.runtime.lifecycle import Feeds, Spools, check_supply, supplied, temporary_directory
+from tidegate.runtime.lifecycle import Feeds, Spools, check_stored_sources, temporary_directory, with_stored_sources
 from tidegate.runtime.limits import allow_files
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.running import check_places
+from tidegate.runtime.running import check_directories
 from tidegate.runtime.savepoint import Savepoint, read_savepoint
 from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.setup import NodeSetup
@@ -91,18 +91,18 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
     """
     needs_seal(options.bind, options.tls, options.allow_plaintext)
     control = control_settings(options)
-    given = None if options.store is None else absolute_url(options.store)
-    place = _place(plan.job, given, options)
-    store = open_store(place if place is not None else "memory://")
-    if place is not None:
+    chosen = None if options.store is None else absolute_url(options.store)
+    url = _store_url(plan.job, chosen, options)
+    store = open_store(url if url is not None else "memory://")
+    if url is not None:
         check_writable(store)
-    plan, keeps_spool = spooled(plan, place, options.spool)
-    check_supply(plan, place or given, fresh=options.restore == "none")
+    plan, keeps_spool = spooled(plan, url, options.spool)
+    check_stored_sources(plan, url or chosen, fresh=options.restore == "none")
     splits = _splits(plan, lambda spec: not hasattr(spec.source, "with_store"))
     _check_bounds(plan, options)
     publisher = Publisher(plan)
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
-    check_places(plan)
+    check_directories(plan)
     coordinator = DistributedCheckpointCoordinator(
         plan_shape(plan, options.parallelism),
         config,
@@ -111,7 +111,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         pid=os.getpid(),
     )
     savepoint = None if options.savepoint is None else read_savepoint(absolute_url(options.savepoint), coordinator.shape)
-    launches = _Launches(place, options)
+    launches = _Launches(url, options)
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
@@ -123,7 +123,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         checkpointing=options.checkpoint.enabled,
         storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
-        stays=place is not None and not place.startswith("memory:"),
+        stays=url is not None and not url.startswith("memory:"),
         hold=True,
     )
     leader = Leader(setup, clock=SystemClock(), threads=ThreadPools("tidegate-leader", close_limit_s=LEADER_CLOSE_S))
@@ -137,7 +137,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
     stop_at_exit(leader)
     supervised(f"tidegate-leader-{plan.job}", leader.run, leader.died).start()
     try:
-        _prepare(leader, setup, plan, place or given, options, launches, splits, control)
+        _prepare(leader, setup, plan, url or chosen, options, launches, splits, control)
     except BaseException:
         leader.stop()
         leader.ended.wait(LEADER_CLOSE_S)
@@ -151,7 +151,7 @@ def _prepare(
     leader: Leader,
     setup: LeaderSetup,
     plan: PhysicalPlan,
-    place: str | None,
+    url: str | None,
     options: JobOptions,
     launches: _Launches,
     splits: dict[str, SplitList],
@@ -164,7 +164,7 @@ def _prepare(
         manifest = setup.gangs.savepoint.manifest
     # Without a manifest nothing goes on: what earlier commits have read of a spool may be deleted.
     fresh = options.restore == "none" or (manifest is None and setup.coordinator.log.last_id > 0)
-    plan = supplied(plan, place, fresh=fresh, manifest=manifest)
+    plan = with_stored_sources(plan, url, fresh=fresh, manifest=manifest)
     pinned = None if setup.gangs.savepoint is None else setup.gangs.savepoint.manifest
     feeds = Feeds(plan)
     leader.on_end = feeds.stop
@@ -186,8 +186,8 @@ def _prepare(
 class _Launches:
     """What gangs are told. ``base`` and ``address`` are known before the first."""
 
-    def __init__(self, place: str | None, options: JobOptions) -> None:
-        self._place = place
+    def __init__(self, url: str | None, options: JobOptions) -> None:
+        self._url = url
         self._options = options
         self.secret = secrets.token_bytes(32)
         self.address = ""
@@ -202,7 +202,7 @@ class _Launches:
             setup,
             self.address,
             self.secret,
-            self._place,
+            self._url,
             restore_url,
             options.bind,
             options.tls,
@@ -215,11 +215,11 @@ def _splits(plan: PhysicalPlan, wanted: Callable[[Read], bool]) -> dict[str, Spl
     return {spec.name: SplitList.of(spec.source.splits()) for spec in _sources(plan) if wanted(spec)}
 
 
-def _place(job: str, store: str | None, options: JobOptions) -> str | None:
+def _store_url(job: str, store: str | None, options: JobOptions) -> str | None:
     """Where the job lives. Without checkpoints it goes on from what its store has, else that stays untouched."""
-    place = options.checkpoint.place(options.store)
-    if place is not None:
-        return absolute_url(place)
+    url = options.checkpoint.store_url(options.store)
+    if url is not None:
+        return absolute_url(url)
     return store if store is not None and LogStore(open_store(store), job).begun() else None
 
 
@@ -291,12 +291,12 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
     )
 
 
-def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
-    """Give the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
+def spooled(plan: PhysicalPlan, url: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
+    """Assign the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
     needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and _wants_spool(s)]
     if not needs:
         return plan, True
-    kept = spool if spool is not None else place
+    kept = spool if spool is not None else url
     path = None if kept is None else local_path(absolute_url(kept))
     if path is None and spool is not None:
         raise InvalidUseError(f"spool is a directory of the driver spool={spool}")

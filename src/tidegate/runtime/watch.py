@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from tidegate.clock import Clock
+from tidegate.core.checkpoint.effects import Effect
 from tidegate.core.checkpoint.events import Event
-from tidegate.core.checkpoint.orders import Effect
 from tidegate.core.failure.problems import Notice, Passed, Problem, ProblemKind, Problems, StillWrong
 from tidegate.runtime.timers import Timers
 

@@ -56,7 +56,7 @@ class Answer:
     code: str
     """A hash of its tidegate, or the name of the archive that it is in; empty without one."""
     loaded: bool
-    """True when its tidegate is imported already, by a preloading daemon: then another one can't take its place."""
+    """True when its tidegate is imported already, by a preloading daemon: then another one can't replace it."""
 
 
 def check_sendable(plan: PhysicalPlan) -> None:
@@ -90,7 +90,7 @@ def ship_code(spark: SparkSession) -> bool:
 
 
 def needs_code(answers: Sequence[Answer], ours: str) -> bool:
-    """Whether any of them has other code than ``ours``. What can't be mended is an ``InvalidUseError``."""
+    """Whether any of them has other code than ``ours``. What can't be fixed is an ``InvalidUseError``."""
     for answer in answers:
         if answer.missing:
             packages = " ".join(NEEDED[module] for module in answer.missing)

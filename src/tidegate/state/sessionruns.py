@@ -24,7 +24,7 @@ from tidegate.state.runs import concatenated
 RUNS_PER_TIER = 8
 MERGE_ROWS_MAX = 131_072
 HOLES = pa.schema([("run", pa.int32()), ("row", pa.int64())])
-_SETTLED = -1
+_SEALED = -1
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -140,23 +140,23 @@ class SessionRuns:
     def freeze(self) -> tuple[Run, ...]:
         """The runs by reference, and their holes."""
         runs = tuple(held.run for held in self._held)
-        holes = [(place, rows) for place, held in enumerate(self._held) for rows in held.holes]
+        holes = [(index, rows) for index, held in enumerate(self._held) for rows in held.holes]
         if not holes:
             return runs
-        places = np.concatenate([np.full(len(rows), place, np.int32) for place, rows in holes])
+        indices = np.concatenate([np.full(len(rows), index, np.int32) for index, rows in holes])
         rows = np.concatenate([rows for _, rows in holes])
-        return (*runs, Run(pa.RecordBatch.from_arrays([pa.array(places), pa.array(rows)], schema=HOLES)))
+        return (*runs, Run(pa.RecordBatch.from_arrays([pa.array(indices), pa.array(rows)], schema=HOLES)))
 
     def restore(self, runs: Sequence[Run], own: Callable[[pa.RecordBatch], Mask]) -> None:
         """Take over the rows of one subtask's runs that are ours."""
         holes = [run.batch for run in runs if run.batch.schema.equals(HOLES)]
         kept = [run for run in runs if not run.batch.schema.equals(HOLES)]
-        for place, run in enumerate(kept):
+        for index, run in enumerate(kept):
             if not run.batch.schema.equals(self._schema):
                 raise CorruptDataError(f"stored state has other columns columns={run.batch.schema.names}")
             if run.batch.column(WINDOW).null_count or run.batch.column(END).null_count:
                 raise CorruptDataError(f"stored state has a session without bounds column={WINDOW}")
-            mine = own(run.batch) & ~holes_of(place, run.batch.num_rows, holes)
+            mine = own(run.batch) & ~holes_of(index, run.batch.num_rows, holes)
             rows = run if mine.all() else Run(run.batch.filter(pa.array(mine)))
             if rows.batch.num_rows:
                 self._held.append(self._searchable(rows))
@@ -186,7 +186,7 @@ class SessionRuns:
         full = list(full)
         if sum(held.live for held in full) > MERGE_ROWS_MAX:
             for held in full:
-                held.tier = _SETTLED
+                held.tier = _SEALED
             return
         gone = set(map(id, full))
         self._held = [held for held in self._held if id(held) not in gone]
@@ -194,11 +194,11 @@ class SessionRuns:
         self._held += [self._searchable(Run(batch), tier + 1) for batch in concatenated([merged])]
 
 
-def holes_of(place: int, rows: int, holes: Iterable[pa.RecordBatch]) -> Mask:
-    """Which rows of the run at this place are gone."""
+def holes_of(index: int, rows: int, holes: Iterable[pa.RecordBatch]) -> Mask:
+    """Which rows of the run at this index are gone."""
     gone = np.zeros(rows, np.bool_)
     for batch in holes:
-        here = batch.column("row").to_numpy()[batch.column("run").to_numpy() == place]
+        here = batch.column("row").to_numpy()[batch.column("run").to_numpy() == index]
         if len(here) and not 0 <= int(here.min()) <= int(here.max()) < rows:
             raise CorruptDataError(f"stored state names rows that it does not have rows={rows}")
         gone[here] = True

@@ -106,12 +106,12 @@ class NodeConnection:
         return f"node={self.hello.node} gang={self.hello.gang} peer={self._peer}"
 
     def send(self, message: CoordinatorMessage) -> None:
-        """Queue a message; never blocks. A node that does not keep up is given up: ``left`` says so."""
+        """Queue a message; never blocks. A node that does not keep up is dropped: ``left`` says so."""
         if not self._outbox.put(message):
             self.drop(ChannelFull(f"the node does not take its messages {self}"))
 
     def finish(self) -> None:
-        """End the stream behind what is queued."""
+        """End the stream after what is queued."""
         self._done = True
         self._outbox.finish()
 
@@ -123,7 +123,7 @@ class NodeConnection:
     # -- used by the server --------------------------------------------------------------------------
 
     def serve(self, requests: Iterator[NodeMessage], handler: Handler) -> None:
-        """Read until the stream is over. Blocks for the stream's whole life."""
+        """Read until the stream is over. Blocks until the stream's end."""
         # To grpc a killed peer may look like one that is done: only the node's own last word makes an orderly end.
         error: Exception | None = RetryableError(f"the node left without a word {self}")
         try:
@@ -159,7 +159,7 @@ class NodeConnection:
         return iter(self._outbox)
 
     def look(self, now: float) -> None:
-        """Give the node up when it has been silent for too long."""
+        """Drop the node when it has been silent for too long."""
         if self._silence.look(1000 * now):
             self.drop(NodeStalled(f"it has said nothing for {self._silence.lasted_ms(1000 * now) / 1000:.1f} s"))
 
@@ -348,14 +348,14 @@ class ControlClient:
         self._reader.start()
 
     def send(self, message: NodeMessage) -> None:
-        """Queue a message; never blocks. A coordinator that does not keep up is given up: ``on_lost`` says
+        """Queue a message; never blocks. A coordinator that does not keep up is dropped: ``on_lost`` says
         so.
         """
         if not self._outbox.put(message):
             self._lose(ChannelFull(f"the coordinator does not take its messages address={self._address}"))
 
     def beat(self) -> None:
-        """Say now what this node does, ahead of something that may hold the interpreter. Blocks for a moment."""
+        """Say now what this node does, before something that may hold the interpreter. Blocks for a moment."""
         self._outbox.beat(BEAT_WAIT_S)
 
     def close(self, grace_s: float = 2.0) -> None:

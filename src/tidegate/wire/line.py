@@ -26,7 +26,7 @@ M = TypeVar("M", NodeMessage, CoordinatorMessage)
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """The limits of the control plane. A side that hears nothing for ``silence_s`` gives the other up."""
+    """The limits of the control plane. A side that hears nothing for ``silence_s`` closes the line."""
 
     heartbeat_s: float = 1.0
     silence_s: float = 10.0

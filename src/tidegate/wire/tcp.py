@@ -186,7 +186,7 @@ class TcpTransport:
             pause_s = min(2 * pause_s, RETRY_MOST_S)
 
     def credit(self, channel: ChannelId, size_bytes: int) -> None:
-        """Give credit back to the sender of an inbound channel."""
+        """Return credit to the sender of an inbound channel."""
         inbound = self._inbound.get(channel)
         if inbound is not None:
             inbound.credit(size_bytes)

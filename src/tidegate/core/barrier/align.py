@@ -17,7 +17,7 @@ from tidegate.errors import BarrierOverlap, DuplicateBarrier, InvalidUseError, P
 
 PINNED_FLAG = 2
 """Bit 1 of a barrier's flags: it stays aligned everywhere (a savepoint). It is in the barrier itself because
-that may reach a node ahead of the news that the checkpoint has started."""
+that may reach a node before the news that the checkpoint has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ DEFAULT_CONFIG = UnalignedCheckpointConfig()
 
 
 def as_aligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
-    """The same barrier without the flag: it keeps its place among the data."""
+    """The same barrier without the flag: it keeps its position among the data."""
     if barrier.is_aligned:
         return barrier
     return CheckpointBarrier(barrier.checkpoint_id, barrier.epoch, barrier.flags & ~UNALIGNED_FLAG)
@@ -90,7 +90,7 @@ class KeyAligner:
 
     @property
     def held(self) -> frozenset[int]:
-        """The inputs that delivered the pending key: nothing behind it may pass."""
+        """The inputs that delivered the pending key: nothing after it may pass."""
         return frozenset(self._arrived)
 
     def arrive(self, input_id: int, key: Hashable) -> Waiting | Complete:
@@ -129,7 +129,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Aligning:
-    """``arrived`` inputs are held back behind their barrier until the others deliver theirs."""
+    """``arrived`` inputs are held back after their barrier until the others deliver theirs."""
 
     barrier: CheckpointBarrier
     arrived: frozenset[int]
@@ -160,7 +160,7 @@ class Hold:
 class Cut:
     """The snapshot fires now and no input is held any more. The barrier's flag tells the mode.
 
-    ``record``: the inputs whose barrier had not had its turn. What they have queued ahead of it is recorded,
+    ``record``: the inputs whose barrier had not had its turn. What they have queued before it is recorded,
     and what arrives on them until their ``Stop``. If the barrier is queued already, the ``Stop`` comes next.
     """
 
@@ -185,7 +185,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The checkpoint under way is over here; no input is held. ``newer``: what took its place, or 0."""
+    """The checkpoint under way is over here; no input is held. ``newer``: what replaced it, or 0."""
 
     checkpoint_id: int
     newer: int = 0
@@ -197,7 +197,7 @@ Outcome: TypeAlias = Hold | Cut | Stop | Closed | Drop
 class BarrierAligner:
     """The alignment of checkpoint barriers over a set of inputs.
 
-    Each method takes one fact and gives the outcomes, in the order in which they are to be carried out.
+    Each method takes one fact and returns the outcomes, in the order in which they are to be carried out.
     ``dead`` is the highest id aborted, subsumed or completed here: what comes for such an id has no effect.
     """
 
@@ -209,7 +209,7 @@ class BarrierAligner:
         self.dead = 0
 
     def turn(self, input_id: int, barrier: CheckpointBarrier) -> list[Outcome]:
-        """An aligned barrier has its turn on an input: all data ahead of it was processed."""
+        """An aligned barrier has its turn on an input: all data before it was processed."""
         if self._is_stale(barrier):
             return []
         dropped = self.subsume(barrier)
@@ -224,7 +224,7 @@ class BarrierAligner:
                 assert_never(never)
 
     def overtake(self, barrier: CheckpointBarrier, known: frozenset[int]) -> list[Outcome]:
-        """A barrier acts at receipt, ahead of data. ``known``: inputs with it, or their end, in the queue."""
+        """A barrier acts at receipt, before data. ``known``: inputs with it, or their end, in the queue."""
         if self._is_stale(barrier):
             return []
         dropped = self.subsume(barrier)
@@ -245,7 +245,7 @@ class BarrierAligner:
         return self.overtake(barrier, known) if known or is_aligning else []
 
     def end_received(self, input_id: int) -> list[Outcome]:
-        """An end was received: behind it there is nothing to record."""
+        """An end was received: after it there is nothing to record."""
         return self._close(frozenset((input_id,))) if isinstance(self.state, Recording) else []
 
     def ended(self, input_id: int) -> list[Outcome]:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class OutputQueue(Generic[T]):
-    """The queue of one output. ``aligned_only``: barriers never leave their place in it."""
+    """The queue of one output. ``aligned_only``: barriers never leave their position in it."""
 
     __slots__ = (
         "_aligned_only",
@@ -82,7 +82,7 @@ class OutputQueue(Generic[T]):
             self._ended = self._end_queued = True
         self._queue.append(message)
 
-    def place(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def enqueue(self, barrier: CheckpointBarrier) -> list[Effect]:
         """Put a barrier on this output: at the head if flagged or past its deadline, else at the tail."""
         self._overtaken = _nothing(self.output_id)
         is_urgent = barrier.is_unaligned or barrier.checkpoint_id <= self._overdue
@@ -95,7 +95,7 @@ class OutputQueue(Generic[T]):
         return []
 
     def deadline(self, checkpoint_id: int) -> list[Effect]:
-        """The id's deadline passed: its barrier goes to the head, now or when it is placed. Idempotent."""
+        """The id's deadline passed: its barrier goes to the head, now or when it is enqueued. Idempotent."""
         self._overdue = max(self._overdue, checkpoint_id)
         barrier = self._waiting
         if barrier is None or barrier.checkpoint_id != checkpoint_id or checkpoint_id <= self._dead:
@@ -139,14 +139,14 @@ class OutputQueue(Generic[T]):
             return []
         return [BarrierLeft(self.output_id, barrier.checkpoint_id, overtaken)]
 
-    def _to_head(self, barrier: CheckpointBarrier, place: int) -> list[Effect]:
-        """Move the barrier over the first ``place`` messages. Older barriers among them are over: they go."""
+    def _to_head(self, barrier: CheckpointBarrier, index: int) -> list[Effect]:
+        """Move the barrier over the first ``index`` messages. Older barriers among them are over: they go."""
         queue = list(self._queue)
-        ahead = [message for message in queue[:place] if not isinstance(message, Barrier)]
-        behind = queue[place + 1 :] if place < len(queue) else []
-        self._queue = deque([Barrier(barrier), *ahead, *behind])
+        before = [message for message in queue[:index] if not isinstance(message, Barrier)]
+        after = queue[index + 1 :] if index < len(queue) else []
+        self._queue = deque([Barrier(barrier), *before, *after])
         self._waiting = barrier
-        return self._record(barrier.checkpoint_id, ahead)
+        return self._record(barrier.checkpoint_id, before)
 
     def _record(self, checkpoint_id: int, passed: list[StreamMessage[T]]) -> list[Effect]:
         channel = f"output {self.output_id}"

@@ -1,4 +1,4 @@
-"""The whole protocol of one subtask: where its cut is, and when its part of a checkpoint is whole.
+"""The protocol of one subtask: where its cut is, and when its part of a checkpoint is complete.
 
 A subtask with inputs cuts where its fan-in says; a source cuts where its command finds it. The shell hands in
 facts and performs effects; it decides nothing. Order is explained in ``effects``.
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 
 class Snapshot(Generic[T]):
-    """A snapshot that is not whole yet: what was recorded, and the outputs that still hold its barrier."""
+    """A snapshot that is not complete yet: what was recorded, and the outputs that still hold its barrier."""
 
-    __slots__ = ("barrier", "finished", "inputs", "outputs", "overtook", "placed", "waiting")
+    __slots__ = ("barrier", "enqueued", "finished", "inputs", "outputs", "overtook", "waiting")
 
     def __init__(self, barrier: CheckpointBarrier, *, finished: bool = False) -> None:
         self.barrier = barrier
         self.finished = finished
-        self.placed = finished
+        self.enqueued = finished
         self.overtook = False
         self.waiting: set[int] = set()
         self.inputs: UnalignedSnapshot[T] | None = None
@@ -50,9 +50,9 @@ class Snapshot(Generic[T]):
         return self.barrier.checkpoint_id
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True when nothing is left to record and every barrier is on its way."""
-        return self.placed and not self.waiting and (self.finished or self.inputs is not None)
+        return self.enqueued and not self.waiting and (self.finished or self.inputs is not None)
 
     def complete(self, output_bytes: int) -> SnapshotComplete[T]:
         """The effect that hands this snapshot out."""
@@ -130,7 +130,7 @@ class Subtask(Generic[T]):
 
     @property
     def pending(self) -> int:
-        """The id of the snapshot that is not whole yet; 0 when there is none."""
+        """The id of the snapshot that is not complete yet; 0 when there is none."""
         return 0 if self._snapshot is None else self._snapshot.checkpoint_id
 
     def finished_without(self, checkpoint_id: int) -> bool:
@@ -157,7 +157,7 @@ class Subtask(Generic[T]):
         return self._absorb(effects) if effects else []
 
     def poll(self) -> list[Effect]:
-        """Give one input message its turn."""
+        """Process one input message."""
         if self._firing:
             raise ProtocolError(f"call fired first checkpoint_id={self.pending}")
         if self._fan_in is None or self._finished:
@@ -168,7 +168,7 @@ class Subtask(Generic[T]):
         return self._absorb(effects)
 
     def emit(self, output_id: int, message: StreamMessage[T]) -> None:
-        """Queue what the operator gave for this output."""
+        """Queue what the operator emitted for this output."""
         self.outputs[output_id].put(message)
 
     def taken(self, output_id: int) -> tuple[StreamMessage[T], list[Effect]]:
@@ -196,7 +196,7 @@ class Subtask(Generic[T]):
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def started(self, checkpoint_id: int, *, epoch: int = 0, aligned: bool = False) -> list[Effect]:
-        """A checkpoint was triggered. It comes ahead of the id's command, deadline and abort."""
+        """A checkpoint was triggered. It comes before the id's command, deadline and abort."""
         if checkpoint_id <= max(self._dead, self._wanted()):
             return []
         barrier = CheckpointBarrier(checkpoint_id, epoch)
@@ -249,11 +249,11 @@ class Subtask(Generic[T]):
         if snapshot is None or not self._firing or snapshot.barrier != barrier:
             raise ProtocolError(f"no such snapshot is due checkpoint_id={barrier.checkpoint_id}")
         self._firing = False
-        snapshot.placed = True
+        snapshot.enqueued = True
         snapshot.waiting = set(self.outputs)
         effects: list[Effect] = []
         for output in self.outputs.values():
-            effects += self._absorb(output.place(barrier))
+            effects += self._absorb(output.enqueue(barrier))
         return effects + self._complete()
 
     # -- inside ----------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Subtask(Generic[T]):
         return result
 
     def _begin(self, snapshot: Snapshot[T]) -> list[Effect]:
-        """A newer snapshot takes the place of one that is not whole: that one is over everywhere."""
+        """A newer snapshot replaces one that is not complete: that one is over everywhere."""
         older = self.pending
         effects = self._absorb([aborted(older, "subsumed by a newer one")]) if older else []
         self._snapshot = snapshot
@@ -323,14 +323,14 @@ class Subtask(Generic[T]):
 
     def _complete(self) -> list[Effect]:
         snapshot = self._snapshot
-        if snapshot is None or not snapshot.is_whole:
+        if snapshot is None or not snapshot.is_complete:
             return []
         effect = snapshot.complete(self._output_bytes)
         self._bury(snapshot.checkpoint_id)
         return [effect]
 
     def _bury(self, checkpoint_id: int) -> None:
-        """The id is over here, whole or not: nothing that comes for it has an effect."""
+        """The id is over here, complete or not: nothing that comes for it has an effect."""
         self._dead = max(self._dead, checkpoint_id)
         for output in self.outputs.values():
             output.abort(checkpoint_id)
@@ -358,11 +358,11 @@ class Subtask(Generic[T]):
 
     def _cut_here(self, barrier: CheckpointBarrier) -> list[Effect]:
         """Cut with nothing to record: a source where its command finds it, and a subtask that has read
-        everything and is still giving, because what it waits for may take longer than the deadline allows."""
+        everything and is still emitting, because what it waits for may take longer than the deadline allows."""
         return self._absorb([Fire(barrier), InputsRecorded(UnalignedSnapshot(barrier, (), 0, False))])
 
     def _settle_finished(self, barrier: CheckpointBarrier, is_urgent: bool) -> list[Effect]:
-        """It is whole when on each output the end has left, or a flagged barrier in its stead: until then data
+        """It is complete when on each output the end has left, or a flagged barrier in its stead: until then data
         is queued here that belongs to nobody's recording."""
         effects: list[Effect] = []
         if self.pending != barrier.checkpoint_id:
@@ -382,5 +382,5 @@ class Subtask(Generic[T]):
         for output_id in sorted(snapshot.waiting):
             output = self.outputs[output_id]
             if output.can_overtake(barrier):
-                effects += self._absorb(output.place(barrier))
+                effects += self._absorb(output.enqueue(barrier))
         return effects

@@ -71,9 +71,9 @@ class UnalignedCheckpointMetrics:
 
 
 class UnalignedCheckpointer(Generic[T]):
-    """A fan-in. Facts come in through the methods; each gives the effects in the order to perform them.
+    """A fan-in. Facts come in through the methods; each returns the effects in the order to perform them.
 
-    Nothing blocks. ``receive`` takes what the network brought, at once; ``poll`` gives one message its turn,
+    Nothing blocks. ``receive`` takes what the network brought, at once; ``poll`` processes one message,
     round robin over the inputs that may be read. A held input keeps its data queued; the sender's credit
     bounds that.
     """
@@ -158,7 +158,7 @@ class UnalignedCheckpointer(Generic[T]):
         return self._receive_end(channel) if kind is End else []
 
     def poll(self) -> list[Effect]:
-        """Give one message its turn. ``[]``: nothing can run, or the message asks for nothing."""
+        """Process one message. ``[]``: nothing can run, or the message asks for nothing."""
         if not self._ready:
             return []
         channel = self._ready.popleft()
@@ -294,7 +294,7 @@ class UnalignedCheckpointer(Generic[T]):
     def _turn_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[Effect]:
         if not self._acts_at_receipt(message.barrier):
             return self._perform(self._aligner.turn(channel.input_id, message.barrier))
-        # It became overdue by a later id's deadline. Back in its place it is found like any queued barrier.
+        # It became overdue by a later id's deadline. Back in the queue it is found like any queued barrier.
         channel.queue.appendleft(message)
         effects = self._overtake(message.barrier)
         if channel.queue and channel.queue[0] is message:

@@ -1,11 +1,11 @@
-"""What is sent to nodes in the course of one attempt, in which order. Builds orders; decides nothing else."""
+"""What is sent to nodes in the course of one attempt, in which order. Builds effects; decides nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tidegate.core.checkpoint.attempt import Attempt
-from tidegate.core.checkpoint.orders import (
+from tidegate.core.checkpoint.effects import (
     CheckpointStarted,
     Effect,
     SendAbort,

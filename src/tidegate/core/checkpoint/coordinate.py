@@ -1,4 +1,4 @@
-"""The coordinator of a job's checkpoints: one door, facts in, orders out. No clock, store or network.
+"""The coordinator of a job's checkpoints: one door, events in, effects out. No clock, store or network.
 
 A leader takes over by an entry of the log, starts gangs, triggers checkpoints, commits their manifests and
 has their committables published. Nothing is aborted, deleted or restarted between a put and its definite
@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import deque
 from typing import assert_never
 
-from tidegate.core.checkpoint import command, events, orders
+from tidegate.core.checkpoint import command, events
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint.attempt import Attempt, CheckpointPhase, GiveUp, Promote, assemble
 from tidegate.core.checkpoint.lead import Leader
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
@@ -58,8 +59,8 @@ class DistributedCheckpointCoordinator(Leader):
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self._timer: int | None = None
 
-    def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[orders.Effect]:
-        """Take a fact, give the orders that follow, to be performed in this order.
+    def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[do.Effect]:
+        """Take an event, return the effects that follow, to be performed in this order.
 
         ``now_ms`` never goes back. ``wall_ms`` is the time of day, for people. An error leaves everything as
         it was.
@@ -149,7 +150,7 @@ class DistributedCheckpointCoordinator(Leader):
         self._abort(attempt, error, now_ms, failure=False)
 
     def _refuse(self, event: events.TriggerRequested, reason: str) -> None:
-        self._out.append(orders.RequestRefused(event.request_id, reason))
+        self._out.append(do.RequestRefused(event.request_id, reason))
 
     # -- triggering
 
@@ -313,11 +314,11 @@ class DistributedCheckpointCoordinator(Leader):
             self._publisher.flush()
         duration_ms = now_ms - attempt.started_ms
         self.metrics.completed(duration_ms, sum(n.bytes_uploaded for n in manifest.nodes), manifest.is_unaligned)
-        self._out.append(orders.WriteLatestHint(manifest.epoch))
+        self._out.append(do.WriteLatestHint(manifest.epoch))
         if self._gang_alive:
             self._out += command.committed(attempt, self._stamp())
         numbers, requests = (manifest.checkpoint_id, manifest.epoch, duration_ms), tuple(attempt.requests)
-        self._out.append(orders.CheckpointCompleted(*numbers, manifest, requests))
+        self._out.append(do.CheckpointCompleted(*numbers, manifest, requests))
         self._collect()
         if manifest.final and self.mode is not Mode.SETTLING:
             self._move(Mode.FINISHING)
@@ -325,11 +326,11 @@ class DistributedCheckpointCoordinator(Leader):
     def _collect(self) -> None:
         """There is no live attempt now, so the next id is the bound."""
         if self.config.auto_gc:
-            collection = orders.CollectGarbage(self.next_id, kept_objects(self.log), resumable(self.log))
+            collection = do.CollectGarbage(self.next_id, kept_objects(self.log), resumable(self.log))
             self._out.append(collection)
 
     def _abort(self, attempt: Attempt, error: CheckpointAbortedError, now_ms: int, *, failure: bool = True) -> None:
-        """Give it up. What its sinks have staged goes into the next manifest: sources do not rewind."""
+        """Abort it. What its sinks have staged goes into the next manifest: sources do not rewind."""
         attempt.move(CheckpointPhase.ABORTED)
         self.attempt = None
         for ack in attempt.acks.values():
@@ -338,7 +339,7 @@ class DistributedCheckpointCoordinator(Leader):
             self._out += command.abort(attempt.nodes, self._stamp(), attempt.checkpoint_id, str(error))
         error.story = tuple(self._story)
         requests = tuple(attempt.requests)
-        self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, str(error), requests, error, failure))
+        self._out.append(do.CheckpointAborted(attempt.checkpoint_id, str(error), requests, error, failure))
         self._after_abort(now_ms, failure)
 
     def _after_abort(self, now_ms: int, failure: bool) -> None:
@@ -377,7 +378,7 @@ class DistributedCheckpointCoordinator(Leader):
             attempt, self.attempt = self.attempt, None
             attempt.move(CheckpointPhase.ABORTED)
             error = CheckpointAbortedError(reason, checkpoint_id=attempt.checkpoint_id, story=self._story)
-            self._out.append(orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, False))
+            self._out.append(do.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, False))
 
     def _set_timer(self, now_ms: int) -> None:
         asked = (self._appender.deadline_ms, self._confirmer.deadline_ms, self._publisher.deadline_ms(now_ms))
@@ -389,4 +390,4 @@ class DistributedCheckpointCoordinator(Leader):
             self._timer = None
         if at_ms is not None and at_ms != self._timer and self.mode not in OVER:
             self._timer = at_ms
-            self._out.append(orders.SetTimer(at_ms))
+            self._out.append(do.SetTimer(at_ms))

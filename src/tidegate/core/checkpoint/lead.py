@@ -8,21 +8,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from tidegate.core.checkpoint import command
-from tidegate.core.checkpoint.events import (
-    Followed,
-    GangLost,
-    GangRunning,
-    Hidden,
-    HideFailed,
-    LogChecked,
-    LogRead,
-    Published,
-    PublishFailed,
-    PutAnswered,
-    RestoreRequested,
-)
-from tidegate.core.checkpoint.mode import LEGAL_MODES, PUBLISHING, Mode
-from tidegate.core.checkpoint.orders import (
+from tidegate.core.checkpoint.effects import (
     Effect,
     Hide,
     JobFinished,
@@ -40,6 +26,20 @@ from tidegate.core.checkpoint.orders import (
     Unnamed,
     Unpublishable,
 )
+from tidegate.core.checkpoint.events import (
+    Followed,
+    GangLost,
+    GangRunning,
+    Hidden,
+    HideFailed,
+    LogChecked,
+    LogRead,
+    Published,
+    PublishFailed,
+    PutAnswered,
+    RestoreRequested,
+)
+from tidegate.core.checkpoint.mode import LEGAL_MODES, PUBLISHING, Mode
 from tidegate.core.checkpoint.policy import CoordinatorMetrics, DistributedCheckpointConfig
 from tidegate.core.checkpoint.publish import Publisher
 from tidegate.core.log.append import Landed, LogAppender, NotAsked, PutOutcome, StillOpen, Taken
@@ -72,7 +72,7 @@ class Leader:
         self._writes = 0
         self._wall_ms = 0
         self._stopping = False
-        self._started_any = self._sinks_ahead = False
+        self._started_any = self._sinks_newer = False
         self._gang_alive = False
         self._stop_sent = False
         self._why = "leader elected"
@@ -155,9 +155,9 @@ class Leader:
 
     def _hiding(self, entry: Restore) -> Hide | None:
         """What sinks must not show after this restore."""
-        head, unnamed, ahead = self.log.head, None, self._sinks_ahead
-        if head is not None and (ahead or self.log.lost_after(head.epoch) is not None):
-            unnamed = Unnamed(head.checkpoint_id, head.committables, ahead)
+        head, unnamed, newer = self.log.head, None, self._sinks_newer
+        if head is not None and (newer or self.log.lost_after(head.epoch) is not None):
+            unnamed = Unnamed(head.checkpoint_id, head.committables, newer)
         lost, fresh = self.log.off_lineage(), entry.parent is None
         return Hide(entry.slot, lost, fresh, unnamed) if lost or fresh or unnamed else None
 
@@ -184,11 +184,11 @@ class Leader:
         if self.mode is not Mode.READY:
             raise UnexpectedPhase(f"a gang can only be started when none is there mode={self.mode.value!r}")
         parent = None if event.epoch is None else self.log.restorable(event.epoch)
-        self._sinks_ahead = event.sinks_ahead
+        self._sinks_newer = event.sinks_newer
         if parent is not None and parent.final and parent.epoch == self.log.head_epoch:
             self._move(Mode.RECOVERING)
             lost = Unnamed(parent.checkpoint_id, parent.committables, every_gang=True)
-            self._publisher.recover(Hide(self.log.gang, (), unnamed=lost) if event.sinks_ahead else None, parent)
+            self._publisher.recover(Hide(self.log.gang, (), unnamed=lost) if event.sinks_newer else None, parent)
         elif parent is None and self._first_of_all():
             self._start_gang()
         else:
@@ -371,7 +371,7 @@ class Leader:
         self.mode = mode
 
     def _own_term(self) -> int:
-        assert self.term is not None, "only a leader after its takeover gives orders"
+        assert self.term is not None, "only a leader after its takeover emits effects"
         return self.term
 
     def _stamp(self) -> Stamp:
@@ -396,5 +396,5 @@ class Leader:
         raise NotImplementedError
 
     def _close(self, reason: str) -> None:
-        """This leader gives no more orders."""
+        """This leader emits no more effects."""
         raise NotImplementedError

@@ -32,7 +32,7 @@ CommittableKey = tuple[str, int, int, int]
 
 
 def inline_bytes_max(parallelism: int) -> int:
-    """How much state one node of so many may put inline, so that an entry stays small."""
+    """How much state one of ``parallelism`` nodes may put inline, so that an entry stays small."""
     return min(INLINE_NODE_BYTES, INLINE_BYTES_MAX // parallelism)
 
 
@@ -286,8 +286,8 @@ class CheckpointManifest:
         check_unique("in-flight data", flights)
         check_unique("committable", (e.key for e in self.committables))
         check_unique("object", (e.path for e in self.objects))
-        places = [(e.operator, e.subtask) for e in self.operators] + [(e.operator, e.subtask) for e in self.sources]
-        for operator, subtask in places + [(e.operator, e.subtask) for e in self.inflight]:
+        subtasks = [(e.operator, e.subtask) for e in self.operators] + [(e.operator, e.subtask) for e in self.sources]
+        for operator, subtask in subtasks + [(e.operator, e.subtask) for e in self.inflight]:
             if subtask >= self.parallelism:
                 raise InvalidUseError(f"no such subtask operator={operator} subtask={subtask}")
         for committable in self.committables:

@@ -18,7 +18,7 @@ class DistributedCheckpointConfig:
 
     ``unaligned_threshold_ms=0`` lets barriers overtake data from the start; with ``adaptive_alignment`` it is
     where learning begins. ``node_snapshot_timeout_ms`` is
-    how long no further node may report before the checkpoint is given up. A put that stays unanswered for
+    how long no further node may report before the checkpoint is aborted. A put that stays unanswered for
     ``put_give_up_ms``, or a publish that failed ``publish_tries_max`` times in a row and for
     ``publish_give_up_ms``, makes the leader step down: nothing else would be safe. ``publish_budgets`` are of
     sinks, by operator; all others show every epoch at once. After ``base_every`` entries the log is summed up by

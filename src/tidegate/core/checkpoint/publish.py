@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidegate.core.checkpoint.budget import PublishBudget, TokenBucket
+from tidegate.core.checkpoint.effects import Hide, Publish
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
-from tidegate.core.checkpoint.orders import Hide, Publish
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 
 BACKOFF_DOUBLINGS_MAX = 5
 STEPS_MAX = 8
 """More steps than these that nobody has confirmed: no further checkpoint is begun."""
 WAITING_MAX = 256
-"""So many committables of sinks with equal budgets do not wait for a token. One takes about 350 bytes of every
+"""This many committables of sinks with equal budgets do not wait for a token. One takes about 350 bytes of every
 manifest."""
 
 

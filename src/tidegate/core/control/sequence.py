@@ -15,7 +15,7 @@ from tidegate.core.control.signals import BarrierControlSignal, BarrierControlSi
 from tidegate.errors import ChannelFull, DuplicateBarrier, EpochMismatch, InvalidUseError, ProtocolError
 
 WAITING_MAX = 64
-"""Barriers that may wait behind the one in flight."""
+"""Barriers that may wait after the one in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The barrier waits; ``ahead`` barriers come before it, the one in flight included."""
+    """The barrier waits; ``before`` barriers come first, the one in flight included."""
 
-    ahead: int
+    before: int
 
 
 def key_of(barrier: HeadBarrier) -> SequenceKey:
@@ -62,7 +62,7 @@ class HeadSequencer:
     """Lets one barrier at a time into the data channel, in the order of the requests.
 
     It has no clock: whoever asked for a barrier ends it by ``done`` or, when it takes too long, by
-    ``abort``. A control barrier in flight cannot be given up, because fan-ins may hold inputs for it: only
+    ``abort``. A control barrier in flight cannot be aborted, because fan-ins may hold inputs for it: only
     a new start of the gang ends it. Refused calls change nothing.
     """
 
@@ -87,14 +87,14 @@ class HeadSequencer:
         return tuple(self._waiting)
 
     def request(self, barrier: HeadBarrier) -> Emit | Queued:
-        """Ask for a place in the order. ``ChannelFull``: too many wait. Nothing follows a terminal signal."""
+        """Ask for a turn. ``ChannelFull``: too many wait. Nothing follows a terminal signal."""
         self._check(barrier)
         self._remember(barrier)
         if self._in_flight is None:
             self._in_flight = barrier
             return Emit(barrier)
         self._waiting.append(barrier)
-        return Queued(ahead=len(self._waiting))
+        return Queued(before=len(self._waiting))
 
     def done(self, key: SequenceKey) -> Emit | None:
         """The barrier has passed everywhere; the next one goes. A key that is over changes nothing."""
@@ -103,7 +103,7 @@ class HeadSequencer:
         return self._next() if self._is_in_flight(key) else None
 
     def abort(self, key: SequenceKey) -> Emit | None:
-        """Give this barrier up, in flight or waiting; gives the next one if that sets it free. Idempotent."""
+        """Abort this barrier, in flight or waiting; returns the next one if that sets it free. Idempotent."""
         if self._is_in_flight(key):
             if isinstance(key, ControlKey):
                 raise InvalidUseError(f"a control barrier in flight ends only by a restart key={key}")

@@ -110,7 +110,7 @@ class ControlSignal(ABC):
 
     @staticmethod
     def unpack(data: bytes | bytearray | memoryview) -> ControlSignal:
-        """The signal in these bytes; anything that ``pack`` does not give is corrupt."""
+        """The signal in these bytes; anything that ``pack`` does not return is corrupt."""
         return unpack(data)
 
 
@@ -145,7 +145,7 @@ class BarrierSignal(ControlSignal):
 
 
 def unpack(data: bytes | bytearray | memoryview) -> ControlSignal:
-    """The signal in these bytes; anything that ``pack`` does not give is corrupt."""
+    """The signal in these bytes; anything that ``pack`` does not return is corrupt."""
     if len(data) != SIGNAL_BYTES:
         raise CorruptDataError(f"a control signal has {SIGNAL_BYTES} bytes length={len(data)}")
     form, kind, number = _SIGNAL.unpack(data)
@@ -178,7 +178,7 @@ class Carried:
 
 
 class ControlSourceProcessor:
-    """The head of the pipeline: gives barrier signals their numbers, one counter for both channels.
+    """The head of the pipeline: numbers barrier signals, one counter for both channels.
 
     A barrier signal for the data channel still has to pass the head's sequencer.
     """
@@ -236,7 +236,7 @@ class ForwardSignal:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A terminal signal went on: stop. ``dropped`` messages were behind it on early inputs."""
+    """A terminal signal went on: stop. ``dropped`` messages were after it on early inputs."""
 
     dropped: int = 0
 
@@ -247,7 +247,7 @@ ProcessorEffect: TypeAlias = ForwardData[T] | ForwardSignal | Stop
 class BarrierProcessor(Generic[T]):
     """Aligns barrier signals of several upstreams, known by identity, and passes everything else on.
 
-    Effects are to be performed in the order given. An input that delivered a pending barrier is held: read
+    Effects are to be performed in the order returned. An input that delivered a pending barrier is held: read
     nothing from it. What comes all the same is kept, up to ``hold_max``. A refused message changes nothing.
     """
 
@@ -275,7 +275,7 @@ class BarrierProcessor(Generic[T]):
 
     @property
     def held(self) -> frozenset[int]:
-        """The inputs whose data waits behind a barrier signal of the data channel."""
+        """The inputs whose data waits after a barrier signal of the data channel."""
         return self._aligners[Channel.DATA].held
 
     def data(self, input_id: int, message: StreamMessage[T]) -> list[ProcessorEffect[T]]:
@@ -284,7 +284,7 @@ class BarrierProcessor(Generic[T]):
         if self._stopped:
             return []
         if input_id in self._ended:
-            raise ProtocolError(f"a message behind the end of an input input={input_id} message={message}")
+            raise ProtocolError(f"a message after the end of an input input={input_id} message={message}")
         if isinstance(message, Control):
             return self._signalled(Channel.DATA, input_id, message.signal)
         if input_id in self.held:
@@ -336,7 +336,7 @@ class BarrierProcessor(Generic[T]):
         return []
 
     def _release(self) -> list[ProcessorEffect[T]]:
-        """What early inputs had behind the barrier, per input in order."""
+        """What early inputs had after the barrier, per input in order."""
         effects: list[ProcessorEffect[T]] = []
         for input_id, kept in self._kept.items():
             while kept:

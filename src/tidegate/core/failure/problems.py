@@ -1,6 +1,6 @@
 """What is wrong with a running job's store and sinks now, and which of it is worth a line in the log.
 
-It is shown the facts that the coordinator is told and the orders that it gives, and draws its own conclusions; it changes
+It is shown the facts that the coordinator is told and the effects that it emits, and draws its own conclusions; it changes
 nothing. A problem is there from its first failure until the same thing has worked.
 """
 
@@ -10,16 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from tidegate.core.checkpoint.events import (
-    Event,
-    Hidden,
-    HideFailed,
-    Published,
-    PublishFailed,
-    PutAnswered,
-    Unknown,
-)
-from tidegate.core.checkpoint.orders import (
+from tidegate.core.checkpoint.effects import (
     CheckpointAborted,
     CheckpointCompleted,
     Effect,
@@ -29,6 +20,15 @@ from tidegate.core.checkpoint.orders import (
     Publish,
     PutEntry,
     StartGang,
+)
+from tidegate.core.checkpoint.events import (
+    Event,
+    Hidden,
+    HideFailed,
+    Published,
+    PublishFailed,
+    PutAnswered,
+    Unknown,
 )
 
 REPEAT_MS = 10_000
@@ -96,7 +96,7 @@ Notice: TypeAlias = StillWrong | Passed
 
 
 class Problems:
-    """Those that there are now. Every method gives what is worth telling."""
+    """Those that there are now. Every method returns what is worth telling."""
 
     __slots__ = ("_asked", "_open", "_told_ms", "last_cause")
 

@@ -1,4 +1,4 @@
-"""Whether to start the gang again after it was lost, and when; and which of the many reasons that a dying gang gives is the one.
+"""Whether to start the gang again after it was lost, and when; and which of a dying gang's many reasons is the one.
 
 Knows nothing of how gangs are started. Reasons are distinguished by their kind alone: it crosses processes as a number, and no
 decision reads a message.
@@ -190,7 +190,7 @@ class KeepWaiting:
 
 @dataclass(frozen=True, slots=True)
 class NotJoined:
-    """They will not come: the gang is given up, for this reason."""
+    """They will not come: the gang is stopped, for this reason."""
 
     reason: str
 

@@ -110,15 +110,13 @@ def _within_log(claim: Claim, holder: Holder) -> Verdict:
 def replaced(owner: Owner) -> str:
     """What a run says that finds another in its stead."""
     return (
-        f"another run has taken this place over, this one publishes nothing more: it belongs to the {owner.name} now "
+        f"another run has taken this sink over, this one publishes nothing more: it belongs to the {owner.name} now "
         f"term={owner.term} {owner.whereabouts}"
     )
 
 
 def _runs(owner: Owner) -> str:
-    return (
-        f"the {owner.name} is running and writes here: wait for its end or stop it, or choose another place {owner.whereabouts}"
-    )
+    return f"the {owner.name} is running and writes here: wait for its end or stop it, or choose another path {owner.whereabouts}"
 
 
 def _belongs(owner: Owner) -> str:
@@ -143,7 +141,7 @@ class Seen:
     checkpoint_id: int = 0
 
 
-def sinks_ahead(view: LogView, seen: Seen) -> str | None:
+def sinks_newer(view: LogView, seen: Seen) -> str | None:
     """Why the log must be older than the sinks: a copy was put back, or its newest entries are lost. ``None``: it is not."""
     if seen.epoch >= max(view.next_slot, 1):
         return f"epoch {seen.epoch} was committed and the log ends before it"
