@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,3 +140,77 @@ def test_the_functions_that_the_architecture_follows_exist(path: str, name: str)
 
 def test_the_architecture_follows_a_batch_a_barrier_and_a_recovery() -> None:
     assert len(NAMED) > 20
+
+
+# -- one name, one meaning ---------------------------------------------------------------------------------------------
+
+SAME_NAME = {
+    "crash": "the command and the testing helper kill workers the same way",
+    "dataframe": "Spark DataFrames: the user's verb, the source, and Spark's side of it",
+    "effects": "each machine of the core has its own: what a subtask and what the coordinator asks of its shell",
+    "explain": "the command shows what the planner explains",
+    "failure": "kinds of failure: of exceptions, and of what Spark says",
+    "gang": "the gang: the driver's view of it, and Spark's tasks",
+    "owner": "the owner of a sink: the decision, and the file that says it for directories",
+    "paths": "paths of objects: which are allowed, and those of a job",
+    "pipeline": "the bench is named after the suite that it runs",
+    "run": "commands are named after their verbs; a run of state is the field's word",
+    "session": "session windows and Spark's session are both the field's words",
+    "source": "a source: its operator, and its reader on a node",
+    "start": "the start of a job: the user's call, and what it does",
+    "state": "reading stored state: the function, and the command",
+    "unaligned": "the bench is named after the suite that it runs",
+    "windows": "windows: as users write them, and their arithmetic",
+}
+"""Modules of one name in several packages, and why that is one meaning or none of ours to change."""
+LEADERS = {"Leader"}
+"""``core.checkpoint.lead`` is about to lose its class of this name."""
+
+
+def defined(path: Path) -> Iterator[tuple[str, str]]:
+    """Public classes and type aliases of a module. An alias of the same type is the same thing wherever it stands."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name, str(path)
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias" and node.value is not None:
+            yield ast.unparse(node.target), ast.unparse(node.value)
+        elif isinstance(node, ast.Assign) and re.fullmatch(r"_?[A-Z][a-z]\w*", name := ast.unparse(node.targets[0])):
+            yield name, ast.unparse(node.value)
+
+
+def test_no_class_name_means_two_things() -> None:
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for path in modules():
+        for name, meaning in defined(path):
+            meanings[name].add(meaning)
+    double = {name: found for name, found in meanings.items() if len(found) > 1 and not name.startswith("_")}
+    assert set(double) <= LEADERS, double
+
+
+def test_no_module_name_means_two_things() -> None:
+    counts = Counter(path.stem for path in modules() if path.stem != "__init__")
+    assert {name for name, count in counts.items() if count > 1} == set(SAME_NAME)
+
+
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
+TERMS = [term.strip(" *`") for row in re.findall(r"^\| ([^|]+) \|", GLOSSARY, re.M)[1:] for term in row.split(",")]
+
+
+@pytest.mark.parametrize("term", [term for term in TERMS if set(term) - {"-"}])
+def test_every_term_of_the_glossary_is_used(term: str) -> None:
+    word = re.compile(rf"(?<![a-z]){re.escape(term.partition(' (')[0])}", re.IGNORECASE)
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "glossary.md"]
+    assert any(word.search(path.read_text()) for path in [*pages, *modules()])
+
+
+OURS_NO_LONGER = re.compile(
+    r"\b(owed|owes|mend|mends|mended|told apart|chores|of its own thread)\b|windows? (is|are|was|were) (being )?given",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize(
+    "path", [*modules(), *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_the_fields_words_are_used(path: Path) -> None:
+    assert not OURS_NO_LONGER.search(path.read_text())

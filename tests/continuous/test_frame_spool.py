@@ -19,7 +19,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError, JobFailedError
 from tidegate.plan.connector import Source
 from tidegate.runtime.continuous import ContinuousReader
 from tidegate.state.run import Restored
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 from tidegate.testing.connectors import check_source
 from tidegate.testing.store import Fault, FaultyStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidegate.core.barrier.effects import AdvanceWatermark, Effect
+from tidegate.core.barrier.effects import AdvanceWatermark, SubtaskEffect
 from tidegate.core.barrier.messages import AWAKE, IDLE, End, Event, Watermark
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
@@ -12,7 +12,7 @@ from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
 Fan = UnalignedCheckpointer[str]
 
 
-def gives(fan: Fan, input_id: int, timestamp: int) -> list[Effect]:
+def gives(fan: Fan, input_id: int, timestamp: int) -> list[SubtaskEffect]:
     fan.receive(input_id, Watermark(timestamp))
     return fan.poll()
 

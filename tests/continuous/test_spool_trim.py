@@ -17,7 +17,7 @@ from tidegate.core.log.view import LogView
 from tidegate.errors import CorruptDataError, ProtocolError, RetryableError
 from tidegate.plan.connector import Polled
 from tidegate.runtime.logstore import LogStore
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 from tidegate.testing.store import Fault, FaultyStore
 

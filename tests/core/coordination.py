@@ -171,12 +171,12 @@ class Reign:
     """A coordinator with the effects that its shell still has to perform."""
 
     machine: DistributedCheckpointCoordinator
-    todo: list[do.Effect] = field(default_factory=list)
+    todo: list[do.CoordinatorEffect] = field(default_factory=list)
     open_put: int | None = None
     last_id: int = 0
     told: set[int] = field(default_factory=set)
     at_ms: int | None = None
-    done: list[do.Effect] = field(default_factory=list)
+    done: list[do.CoordinatorEffect] = field(default_factory=list)
 
 
 @dataclass
@@ -238,7 +238,7 @@ class World:
         self.fence = 0
         self.reigns: list[Reign] = []
         self.gangs: list[Gang] = []
-        self.mail: list[tuple[Reign, events.Event]] = []
+        self.mail: list[tuple[Reign, events.CoordinatorEvent]] = []
         self.deletions: list[tuple[Reign, list[str]]] = []
         self.issued: set[int] = set()
         self.elections = 0
@@ -354,7 +354,7 @@ class World:
             for gang in self.gangs:
                 gang.alive = False
 
-    def tell(self, reign: Reign, event: events.Event) -> None:
+    def tell(self, reign: Reign, event: events.CoordinatorEvent) -> None:
         if reign not in self.reigns:
             return
         definite = isinstance(event, events.PutAnswered) and not isinstance(event.answer, events.Unknown)
@@ -365,7 +365,7 @@ class World:
         for effect in reign.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms):
             self.emitted(reign, effect)
 
-    def emitted(self, reign: Reign, effect: do.Effect) -> None:
+    def emitted(self, reign: Reign, effect: do.CoordinatorEffect) -> None:
         disturbing = do.SendAbort | do.StartGang | do.StopGang | do.CollectGarbage
         if isinstance(effect, disturbing):
             require(reign.open_put is None, "I5 quiet while a put is open", effect)
@@ -602,7 +602,7 @@ class World:
         for index in gang.nodes:
             self.mail += [(reign, events.NodeDrained(index, gang.number)) for reign in self.reigns]
 
-    def deliver(self, letter: tuple[Reign, events.Event]) -> None:
+    def deliver(self, letter: tuple[Reign, events.CoordinatorEvent]) -> None:
         self.mail.remove(letter)
         self.tell(*letter)
 
@@ -655,7 +655,7 @@ class World:
                 self.deliver(letter)
         self.tell(reign, events.Tick())
 
-    def perform_well(self, reign: Reign, effect: do.Effect) -> None:
+    def perform_well(self, reign: Reign, effect: do.CoordinatorEffect) -> None:
         match effect:
             case do.PutEntry():
                 self.put(reign, effect, "answered")

@@ -75,12 +75,12 @@ class Driver:
     def __init__(self, config: DistributedCheckpointConfig = CONFIG, log: tuple[LogRecord, ...] = (), **changes: Any):
         self.machine = DistributedCheckpointCoordinator(SHAPE, replace(config, **changes), "me")
         self.now_ms = 0
-        self.effects: list[do.Effect] = []
+        self.effects: list[do.CoordinatorEffect] = []
         self.log = log
         self.confirms = True
         """Whether the log ends with our entry is asked often, and here the answer is yes."""
 
-    def tell(self, event: events.Event, at_ms: int | None = None) -> list[do.Effect]:
+    def tell(self, event: events.CoordinatorEvent, at_ms: int | None = None) -> list[do.CoordinatorEffect]:
         self.now_ms = self.now_ms if at_ms is None else at_ms
         effects = self.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms)
         if self.confirms:
@@ -90,7 +90,7 @@ class Driver:
         self.effects += effects
         return effects
 
-    def tick(self, at_ms: int) -> list[do.Effect]:
+    def tick(self, at_ms: int) -> list[do.CoordinatorEffect]:
         return self.tell(events.Tick(), at_ms)
 
     def last(self, kind: type[E]) -> E:
@@ -99,7 +99,7 @@ class Driver:
     def every(self, kind: type[E]) -> list[E]:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
-    def answer(self, answer: events.PutAnswer | None = None) -> list[do.Effect]:
+    def answer(self, answer: events.PutAnswer | None = None) -> list[do.CoordinatorEffect]:
         """Answer the last put; written unless said otherwise."""
         effect = self.last(do.PutEntry)
         return self.tell(events.PutAnswered(effect.slot, effect.write_id, answer or events.Written()))
@@ -122,7 +122,7 @@ class Driver:
         if any(isinstance(effect, do.StartGang) for effect in effects):
             self.gang_up()
 
-    def obey(self, effects: list[do.Effect]) -> list[do.Effect]:
+    def obey(self, effects: list[do.CoordinatorEffect]) -> list[do.CoordinatorEffect]:
         for effect in effects:
             match effect:
                 case do.PutEntry():
@@ -135,10 +135,10 @@ class Driver:
                     pass
         raise AssertionError(effects)
 
-    def gang_up(self) -> list[do.Effect]:
+    def gang_up(self) -> list[do.CoordinatorEffect]:
         return self.tell(events.GangRunning(self.machine.log.gang, EVERYONE, EVERYONE))
 
-    def lose_gang(self, reason: str = "node lost") -> list[do.Effect]:
+    def lose_gang(self, reason: str = "node lost") -> list[do.CoordinatorEffect]:
         return self.tell(events.GangLost(self.machine.log.gang, reason))
 
     def trigger(self, name: str = "r", savepoint: str | None = None) -> int:
@@ -151,16 +151,16 @@ class Driver:
         assert attempt is not None
         return attempt.checkpoint_id
 
-    def inject_acked(self, node: int) -> list[do.Effect]:
+    def inject_acked(self, node: int) -> list[do.CoordinatorEffect]:
         gang, term = self.machine.log.gang, self.machine.term
         assert term is not None
         return self.tell(events.InjectionAcked(node, gang, term, self.live))
 
-    def prepared(self, node: int, **changes: Any) -> list[do.Effect]:
+    def prepared(self, node: int, **changes: Any) -> list[do.CoordinatorEffect]:
         return self.tell(events.NodePrepared(make_ack(node, self.live, self.machine.log.gang, **changes)))
 
-    def prepare_all(self, **changes: Any) -> list[do.Effect]:
-        effects: list[do.Effect] = []
+    def prepare_all(self, **changes: Any) -> list[do.CoordinatorEffect]:
+        effects: list[do.CoordinatorEffect] = []
         for node in sorted(EVERYONE):
             effects = self.prepared(node, **changes)
         return effects
@@ -175,8 +175,8 @@ class Driver:
             self.tell(events.Published(completed.epoch))
         return completed.manifest
 
-    def drain(self) -> list[do.Effect]:
-        effects: list[do.Effect] = []
+    def drain(self) -> list[do.CoordinatorEffect]:
+        effects: list[do.CoordinatorEffect] = []
         for node in sorted(EVERYONE):
             effects = self.tell(events.NodeDrained(node, self.machine.log.gang))
         return effects

@@ -22,11 +22,11 @@ from tidegate.core.barrier.align import DEFAULT_CONFIG, UnalignedCheckpointConfi
 from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
-    Process,
+    ProcessEvent,
     SnapshotComplete,
+    SubtaskEffect,
 )
 from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
 from tidegate.core.barrier.subtask import Subtask
@@ -251,10 +251,10 @@ class Workers:
             if edge.sender == worker.index and not (isinstance(message, Event) and not edge.keep(message.payload)):
                 worker.subtask.emit(edge.output, message)
 
-    def _perform(self, worker: Worker, effects: Iterable[Effect], facts: list[Fact]) -> None:
+    def _perform(self, worker: Worker, effects: Iterable[SubtaskEffect], facts: list[Fact]) -> None:
         for effect in effects:
             match effect:
-                case Process(_, payload):
+                case ProcessEvent(_, payload):
                     if payload[1] < worker.watermark:
                         facts.append(("bad", f"watermark: {payload} came after {worker.watermark}"))
                     worker.seen = tuple(sorted((*worker.seen, payload)))

@@ -19,7 +19,7 @@ from explorer import Explorer, System
 from systems import JOIN_TIMER, QUICK, chain, diamond, lasting, pair, two
 
 from tidegate.core.barrier import align
-from tidegate.core.barrier.align import Aligning, BarrierAligner, Closed, Cut, UnalignedCheckpointConfig
+from tidegate.core.barrier.align import Aligning, BarrierAligner, Cut, RecordingDone, UnalignedCheckpointConfig
 from tidegate.core.barrier.effects import Fire, SnapshotComplete
 from tidegate.core.barrier.input import InputChannel
 from tidegate.core.barrier.messages import Barrier, Event, Watermark
@@ -126,7 +126,7 @@ def records_no_triggering_input(self: Any, barrier: Any, arrived: frozenset[int]
 
 def settles_without_burying(self: Any, barrier: Any, last_input: Any) -> Any:
     self.state = align.Idle()
-    return Closed(barrier.checkpoint_id, last_input)
+    return RecordingDone(barrier.checkpoint_id, last_input)
 
 
 def obeys_any_abort(self: Any, checkpoint_id: int) -> Any:

@@ -12,7 +12,7 @@ from tidegate.core.checkpoint import effects as do
 from tidegate.core.log.view import Takeover, decode_entry
 
 
-@pytest.mark.parametrize("kind", get_args(do.Effect))
+@pytest.mark.parametrize("kind", get_args(do.CoordinatorEffect))
 def test_every_order_is_a_frozen_value(kind: Any) -> None:
     assert dataclasses.is_dataclass(kind)
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ LOG = (takeover(0), commit(1, committables=(ONE,)), commit(2, 1, committables=(T
 THEIRS = Takeover(slot=0, term=0, write_id="other/1", leader="other")
 
 
-def kinds(effects: list[do.Effect]) -> list[type]:
+def kinds(effects: list[do.CoordinatorEffect]) -> list[type]:
     return [type(effect) for effect in effects if not isinstance(effect, do.SetTimer)]
 
 

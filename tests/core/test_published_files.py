@@ -16,7 +16,7 @@ from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.manifest import CommittableEntry
 from tidegate.plan.connector import WriterContext
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.testing.connectors import SINK_SCHEMA, rows_of
 
 INTERVAL_MS = 200
@@ -28,7 +28,7 @@ class Job:
     def __init__(self, sink: ParquetSink) -> None:
         stream = tg.generate(rows=1)
         plan = tg.Pipeline("job", stream.write(sink).named("out")).physical(1)
-        self.sink, self.publisher = sink, Publisher(plan)
+        self.sink, self.publisher = sink, SinkPublisher(plan)
         self.driver = Driver(checkpoint_interval_ms=INTERVAL_MS, publish_budgets=self.publisher.budgets()).start()
         self.writers = [sink.writer(WriterContext("out", node, 0, SINK_SCHEMA)) for node in sorted(EVERYONE)]
         self.committed = self.largest = self.published_at_ms = self.longest_wait_ms = 0

@@ -10,12 +10,12 @@ from tidegate.core.barrier.align import PINNED_FLAG, UnalignedCheckpointConfig
 from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
-    Process,
+    ProcessEvent,
     SnapshotComplete,
+    SubtaskEffect,
 )
 from tidegate.core.barrier.input import BEGINNING_OF_TIME
 from tidegate.core.barrier.messages import (
@@ -44,9 +44,9 @@ def subtask(inputs: int, outputs: int, config: UnalignedCheckpointConfig | None 
     return Subtask(range(inputs), range(outputs), config or UnalignedCheckpointConfig(), **options)
 
 
-def shell(task: Subtask[str], effects: list[Effect]) -> list[Effect]:
+def shell(task: Subtask[str], effects: list[SubtaskEffect]) -> list[SubtaskEffect]:
     """Perform ``Fire`` as the real shell does, and say what else is to be done."""
-    done: list[Effect] = []
+    done: list[SubtaskEffect] = []
     for effect in effects:
         done.append(effect)
         if isinstance(effect, Fire):
@@ -54,15 +54,15 @@ def shell(task: Subtask[str], effects: list[Effect]) -> list[Effect]:
     return done
 
 
-def run(task: Subtask[str]) -> list[Effect]:
-    done: list[Effect] = []
+def run(task: Subtask[str]) -> list[SubtaskEffect]:
+    done: list[SubtaskEffect] = []
     while task.has_turn:
         done += shell(task, task.poll())
     return done
 
 
-def send(task: Subtask[str], output_id: int = 0, count: int = 1) -> list[Effect]:
-    effects: list[Effect] = []
+def send(task: Subtask[str], output_id: int = 0, count: int = 1) -> list[SubtaskEffect]:
+    effects: list[SubtaskEffect] = []
     for _ in range(count):
         effects += task.taken(output_id)[1]
     return effects
@@ -72,11 +72,11 @@ def queue(task: Subtask[str], output_id: int = 0) -> list[StreamMessage[str]]:
     return list(task.outputs[output_id]._queue)
 
 
-def whole(effects: list[Effect]) -> list[SnapshotComplete[str]]:
+def whole(effects: list[SubtaskEffect]) -> list[SnapshotComplete[str]]:
     return [effect for effect in effects if isinstance(effect, SnapshotComplete)]
 
 
-def failures(effects: list[Effect]) -> list[int]:
+def failures(effects: list[SubtaskEffect]) -> list[int]:
     return [effect.checkpoint_id for effect in effects if isinstance(effect, CheckpointFailed)]
 
 
@@ -161,7 +161,7 @@ def test_a_sink_is_complete_as_soon_as_it_has_fired() -> None:
     task.receive(0, A)
     task.receive(0, Barrier(B1))
     task.receive(1, Barrier(B1))
-    assert run(task) == [Process(0, "a", 5), Fire(B1), SnapshotComplete(1, last_input=0)]
+    assert run(task) == [ProcessEvent(0, "a", 5), Fire(B1), SnapshotComplete(1, last_input=0)]
 
 
 def test_a_snapshot_waits_for_its_recordings_and_for_its_barriers() -> None:
@@ -232,7 +232,7 @@ def test_nothing_has_a_turn_between_fire_and_fired() -> None:
     task.fired(B1)
     with pytest.raises(ProtocolError):
         task.fired(B1)
-    assert run(task) == [Process(0, "a", 5)]
+    assert run(task) == [ProcessEvent(0, "a", 5)]
 
 
 def test_data_watermarks_signals_and_ends_pass_through() -> None:

@@ -16,13 +16,13 @@ from tidegate.core.barrier.align import (
 from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
     InFlightChannelData,
     InputsRecorded,
-    Process,
+    ProcessEvent,
+    SubtaskEffect,
     UnalignedSnapshot,
 )
 from tidegate.core.barrier.input import BEGINNING_OF_TIME
@@ -69,36 +69,36 @@ def flagged(checkpoint_id: int) -> Barrier[str]:
     return Barrier(CheckpointBarrier.new_unaligned(checkpoint_id, checkpoint_id))
 
 
-def feed(fan: Fan, input_id: int, *messages: StreamMessage[str] | str) -> list[Effect]:
+def feed(fan: Fan, input_id: int, *messages: StreamMessage[str] | str) -> list[SubtaskEffect]:
     """Receive messages on an input; a string is an event."""
-    effects: list[Effect] = []
+    effects: list[SubtaskEffect] = []
     for message in messages:
         effects += fan.receive(input_id, event(message) if isinstance(message, str) else message)
     return effects
 
 
-def run(fan: Fan) -> list[Effect]:
+def run(fan: Fan) -> list[SubtaskEffect]:
     """Poll until nothing can run."""
-    effects: list[Effect] = []
+    effects: list[SubtaskEffect] = []
     while fan.has_turn:
         effects += fan.poll()
     return effects
 
 
-def names(effects: list[Effect]) -> str:
+def names(effects: list[SubtaskEffect]) -> str:
     """The payloads that were passed to the operator, and a bar for each fire."""
-    return "".join("|" if isinstance(e, Fire) else e.payload for e in effects if isinstance(e, (Fire, Process)))
+    return "".join("|" if isinstance(e, Fire) else e.payload for e in effects if isinstance(e, (Fire, ProcessEvent)))
 
 
-def fires(effects: list[Effect]) -> list[CheckpointBarrier]:
+def fires(effects: list[SubtaskEffect]) -> list[CheckpointBarrier]:
     return [effect.barrier for effect in effects if isinstance(effect, Fire)]
 
 
-def failures(effects: list[Effect]) -> list[int]:
+def failures(effects: list[SubtaskEffect]) -> list[int]:
     return [effect.checkpoint_id for effect in effects if isinstance(effect, CheckpointFailed)]
 
 
-def recorded(effects: list[Effect]) -> dict[int, str]:
+def recorded(effects: list[SubtaskEffect]) -> dict[int, str]:
     """What the one snapshot among the effects recorded per input; watermarks as numbers."""
     (snapshot,) = [effect.snapshot for effect in effects if isinstance(effect, InputsRecorded)]
     return {data.input_id: "".join(map(_text, data.events)) for data in snapshot.inflight_data}

@@ -11,7 +11,7 @@ import pytest
 
 import tidegate as tg
 from tidegate import col
-from tidegate.planner.shape import describe_state, state_difference
+from tidegate.planner.description import describe_state, state_difference
 from tidegate.values import Json
 
 TEN = tg.tumbling("10s")

@@ -22,7 +22,7 @@ from runtime_jobs import (
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.barrier.effects import Process
+from tidegate.core.barrier.effects import ProcessEvent
 from tidegate.core.barrier.messages import Event, Watermark
 from tidegate.core.checkpoint.manifest import (
     INLINE_BYTES_MAX,
@@ -37,7 +37,7 @@ from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import StateObjectWriter
 from tidegate.runtime.restore import RestorePlan, states_of
 from tidegate.runtime.snapshotfile import crc32c, encode_inflight, encode_run, read_inflight, read_run
-from tidegate.runtime.threads import Inline
+from tidegate.runtime.threads import InlineThreads
 from tidegate.state.keygroups import partition
 from tidegate.state.run import Frozen, Run
 from tidegate.store.open import open_store
@@ -248,7 +248,7 @@ def test_committables_of_aborted_attempts_are_carried() -> None:
 def assembly_of(world: World, node: int, parallelism: int) -> tuple[Any, Assembly]:
     setup = replace(world._launch(1).setup, node=node, parallelism=parallelism)
     nothing: Callable[..., None] = lambda *args: None  # noqa: E731
-    return setup, assemble(setup, None, Inline(), nothing, lambda: 0)  # type: ignore[arg-type]
+    return setup, assemble(setup, None, InlineThreads(), nothing, lambda: 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("inline", [True, False])
@@ -301,7 +301,7 @@ def test_rows_in_flight_go_to_whoever_owns_their_keys_now(parallelism: int) -> N
             edges = [edge for edge in task.stage.inputs for _ in range(parallelism if edge.kind == "hash" else 1)]
             while task.protocol.has_turn:
                 for effect in task.protocol.poll():
-                    if isinstance(effect, Process):
+                    if isinstance(effect, ProcessEvent):
                         edge = edges[effect.input_id]
                         found += rows_of(pa.Table.from_batches([effect.payload]))
                         if edge.kind == "hash":
@@ -330,7 +330,7 @@ def test_what_the_receiver_recorded_comes_before_what_the_sender_had() -> None:
             times: dict[int, list[int]] = {}
             while task.protocol.has_turn:
                 for effect in task.protocol.poll():
-                    if isinstance(effect, Process) and "ts" in effect.payload.schema.names:
+                    if isinstance(effect, ProcessEvent) and "ts" in effect.payload.schema.names:
                         times.setdefault(effect.input_id, []).extend(effect.payload.column("ts").to_pylist())
             assert all(found == sorted(found) for found in times.values())
     world.close()

@@ -24,7 +24,7 @@ from runtime_world import World
 import tidegate as tg
 from tidegate.errors import InvalidUseError, RetryableError
 from tidegate.runtime.leader import Leader
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 

@@ -33,9 +33,9 @@ from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
 from tidegate.core.log.paths import JobPaths
 from tidegate.errors import FencedError, InvalidUseError
+from tidegate.runtime.jobs import check_directories, starting
 from tidegate.runtime.leader import _caused
 from tidegate.runtime.local import ThreadGang
-from tidegate.runtime.running import check_directories, starting
 from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 

@@ -20,7 +20,7 @@ from tidegate.runtime import task as tasks
 from tidegate.runtime.assemble import assemble
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.skew import SKEW_MAX_MS, STALLED_MS, InputSkew, SkewLimit
-from tidegate.runtime.threads import Inline
+from tidegate.runtime.threads import InlineThreads
 
 MINE, OTHER = 0, 1
 STEP_MS = 20
@@ -119,7 +119,7 @@ def skews_of(*outputs: Any) -> int:
     splits = {source.name: source.source.splits() for source in sources}
     setup = NodeSetup(plan=plan, node=0, gang=1, parallelism=2, splits=splits, checkpoints=None)
     nobody: Any = None  # nothing is frozen here
-    assembly = assemble(setup, nobody, Inline(), lambda action: None, lambda: 0)
+    assembly = assemble(setup, nobody, InlineThreads(), lambda action: None, lambda: 0)
     return sum(len(task.pace._skews) for task in assembly.tasks)
 
 

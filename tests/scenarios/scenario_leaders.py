@@ -101,7 +101,7 @@ def show_entry(entry: LogEntry) -> str:
             return f"base, needs {list(held)}"
 
 
-def show_effect(effect: do.Effect) -> str:
+def show_effect(effect: do.CoordinatorEffect) -> str:
     match effect:
         case do.PutEntry(slot=slot, entry=entry):
             text = f"put slot {slot}: {show_entry(entry)}"
@@ -171,7 +171,7 @@ def show_send(effect: Any) -> str:
     return f"{text} [gang {stamp.gang}, term {stamp.term}, last {show_epoch(stamp.committed_epoch)}]"
 
 
-def show_effects(effects: list[do.Effect]) -> list[str]:
+def show_effects(effects: list[do.CoordinatorEffect]) -> list[str]:
     """One line per order; the same command to several nodes is one line."""
     lines = []
     for text, same in groupby(effects, key=show_effect):
@@ -242,7 +242,7 @@ class Leaders:
     def log(self) -> tuple[LogEntry, ...]:
         return tuple(decode_entry(data, f"slot {slot}", slot) for slot, data in sorted(self.slots.items()))
 
-    def tell(self, name: str, event: events.Event) -> None:
+    def tell(self, name: str, event: events.CoordinatorEvent) -> None:
         reign = self.reigns[name]
         effects = self._confirmed(reign, reign.machine.handle(event, self.now_ms, self.now_ms))
         for effect in effects:
@@ -254,12 +254,12 @@ class Leaders:
                 reign.collect = effect
         self.trace += [*show_effects(effects), str(reign)]
 
-    def _confirmed(self, reign: Reign, effects: list[do.Effect]) -> list[do.Effect]:
+    def _confirmed(self, reign: Reign, effects: list[do.CoordinatorEffect]) -> list[do.CoordinatorEffect]:
         """A leader that reads the log, or looks whether it still ends with its entry, is answered at once."""
         asked = next((effect for effect in effects if isinstance(effect, do.CheckLog | do.ReadLog)), None)
         if asked is None:
             return effects
-        answer: events.Event = events.LogRead(self.log())
+        answer: events.CoordinatorEvent = events.LogRead(self.log())
         if isinstance(asked, do.CheckLog):
             answer = events.LogChecked(asked.slot, events.Last() if max(self.slots) == asked.slot else events.Followed())
         told = [effect for effect in effects if effect is not asked and not isinstance(effect, do.SetTimer)]

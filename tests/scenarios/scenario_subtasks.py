@@ -18,12 +18,12 @@ from tidegate.core.barrier.align import Aligning, Idle, Recording, UnalignedChec
 from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
-    Process,
+    ProcessEvent,
     SnapshotComplete,
+    SubtaskEffect,
 )
 from tidegate.core.barrier.messages import (
     Barrier,
@@ -349,13 +349,13 @@ class Subtasks:
     def _say(self, task: Task, what: str) -> None:
         self.trace.append(f"{task.name} {what}")
 
-    def _perform(self, task: Task, effects: Iterable[Effect]) -> None:
+    def _perform(self, task: Task, effects: Iterable[SubtaskEffect]) -> None:
         for effect in effects:
             self._obey(task, effect)
 
-    def _obey(self, task: Task, effect: Effect) -> None:
+    def _obey(self, task: Task, effect: SubtaskEffect) -> None:
         match effect:
-            case Process(input_id, payload, size):
+            case ProcessEvent(input_id, payload, size):
                 self._say(task, f"processes {payload} from {input_id}")
                 task.state.append(payload)
                 self._pass_on(task, Event(payload, size))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import check_writable
 
 BAD_PATHS = ["", "/", "/a", "a/", "a//b", "../a", "a/../b", "./a", "a\\b", "a\nb", "a/.tmp-1", "x" * 901]

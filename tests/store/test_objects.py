@@ -16,7 +16,7 @@ from tidegate.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import check_writable, open_store
 
 

@@ -130,7 +130,7 @@ class Job:
 
     def to_dataframe(self, spark: Any, sink: str | None = None) -> Any:
         """The committed rows of a sink as a Spark DataFrame; name the sink when the pipeline has several."""
-        from tidegate.spark.frames import committed_rows
+        from tidegate.spark.results import committed_rows
 
         return committed_rows(spark, self._leader.publisher.outputs, sink)
 

@@ -16,9 +16,9 @@ from tidegate.operators.source import Read
 from tidegate.plan.logical import LogicalPlan
 from tidegate.plan.operator import OperatorSpec
 from tidegate.plan.physical import PhysicalPlan
+from tidegate.planner.description import describe_state, fingerprint
 from tidegate.planner.explain import explain
 from tidegate.planner.names import check_name
-from tidegate.planner.shape import describe_state, fingerprint
 from tidegate.planner.stages import build, check_parallelism
 from tidegate.values import Json
 

@@ -13,7 +13,7 @@ from tidegate.core.log.resolve import RestoreChoice
 from tidegate.errors import InvalidUseError
 from tidegate.operators.source import Read
 from tidegate.runtime.address import LOOPBACK
-from tidegate.runtime.running import starting
+from tidegate.runtime.jobs import starting
 from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.start import JobOptions, launch_job
 

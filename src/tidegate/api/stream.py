@@ -201,7 +201,7 @@ class Stream:
 
     def to_dataframe(self, spark: Any) -> Output:
         """To the driver: ``job.to_dataframe(spark)`` returns the committed rows as a Spark DataFrame."""
-        from tidegate.spark.frames import need_session
+        from tidegate.spark.results import need_session
 
         need_session(spark)
         return self.collect("dataframe")
@@ -385,7 +385,7 @@ class Output:
 
     def to_dataframe(self, spark: Any) -> Any:
         """The rows that are published now, as a Spark DataFrame. For ``write_parquet``; a job does it for ``collect`` too."""
-        from tidegate.spark.frames import committed_rows
+        from tidegate.spark.results import committed_rows
 
         node = self._node
         while not isinstance(node, Write):

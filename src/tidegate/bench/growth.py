@@ -31,9 +31,9 @@ from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.sinks import Publisher
-from tidegate.store.base import Store
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.store.durable import DurableFileStore
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 NODES = 2
@@ -68,7 +68,7 @@ class Driver:
         self.store = store
         self.log = LogStore(store, SHAPE.job)
         self.machine = DistributedCheckpointCoordinator(SHAPE, CONFIG, name, host="bench", pid=1)
-        self._blocking = BlockingWork(self.log, Publisher(PhysicalPlan(SHAPE.job, ())), Spools())
+        self._blocking = BlockingWork(self.log, SinkPublisher(PhysicalPlan(SHAPE.job, ())), Spools())
         self._now_ms = 0
         self.tell(self.log.recent())
 
@@ -77,13 +77,13 @@ class Driver:
         self._now_ms += 1_000
         self.tell(ev.TriggerRequested("r"))
 
-    def tell(self, event: ev.Event) -> None:
+    def tell(self, event: ev.CoordinatorEvent) -> None:
         waiting = [event]
         while waiting:
             for order in self.machine.handle(waiting.pop(0), self._now_ms, 1_700_000_000_000 + self._now_ms):
                 waiting += self._performed(order)
 
-    def _performed(self, order: do.Effect) -> Iterator[ev.Event]:
+    def _performed(self, order: do.CoordinatorEffect) -> Iterator[ev.CoordinatorEvent]:
         match order:
             case do.PutEntry():
                 yield self._blocking.put(order)

@@ -121,14 +121,14 @@ class Reign:
                 self._tell(events.Published(effect.epoch))
         return aggregated, committed
 
-    def _prepared(self, report: bytes) -> list[do.Effect]:
+    def _prepared(self, report: bytes) -> list[do.CoordinatorEffect]:
         return self._tell(events.NodePrepared(PrepareAck.from_json(report)))
 
-    def _answer(self, effects: Sequence[do.Effect]) -> list[do.Effect]:
+    def _answer(self, effects: Sequence[do.CoordinatorEffect]) -> list[do.CoordinatorEffect]:
         (put,) = (effect for effect in effects if isinstance(effect, do.PutEntry))
         return self._tell(events.PutAnswered(put.slot, put.write_id, events.Written()))
 
-    def _tell(self, event: events.Event) -> list[do.Effect]:
+    def _tell(self, event: events.CoordinatorEvent) -> list[do.CoordinatorEffect]:
         return self._machine.handle(event, 0, 1)
 
 
@@ -214,7 +214,7 @@ def cross_node_barrier(samples: int) -> Reading:
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("payload", pa.binary())])
 
 
-class Waiting:
+class WaitingSource:
     """Rows that never match, in one split per node, and then nothing. Remembers when each split's offset was taken.
 
     An offset is taken in the step in which the barrier is emitted, and at no other time: that is when it was injected.
@@ -237,9 +237,9 @@ class Waiting:
 
 
 class WaitingReader:
-    """Reads one split of ``Waiting``."""
+    """Reads one split of ``WaitingSource``."""
 
-    def __init__(self, source: Waiting, split: str, position: int) -> None:
+    def __init__(self, source: WaitingSource, split: str, position: int) -> None:
         self._source, self._split, self._position = source, split, position
 
     @property
@@ -270,9 +270,9 @@ def _block(node: int, block: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([times, pa.array(keys), payload], schema=SCHEMA)
 
 
-def _start(source: Waiting, folder: Path) -> Job:
+def _start(source: WaitingSource, folder: Path) -> Job:
     """A job that keeps all rows of ``source`` as state. Returns it when they are all in."""
-    left, right = tg.from_source(source), tg.from_source(Waiting(0))
+    left, right = tg.from_source(source), tg.from_source(WaitingSource(0))
     joined = left.join(right, on="key", window=tg.tumbling("1h"))
     pipeline = tg.Pipeline("bench", joined.write_parquet(folder / "out"))
     job = on_threads(pipeline, NODES, str(folder / "store"), BY_HAND)
@@ -296,7 +296,7 @@ def _await(job: Job, rows: int) -> None:
 
 def barrier_injection(folder: Path, samples: int) -> Reading:
     """From the request of a checkpoint until the sources of all nodes have put its barrier into the stream."""
-    source = Waiting(0)
+    source = WaitingSource(0)
     job = _start(source, folder)
     values = []
     try:
@@ -318,7 +318,7 @@ def distributed_checkpoint(folder: Path, jobs: int, state_bytes: int) -> Reading
     """The first checkpoint of a job with this much state, which uploads all of it. A new job for every round."""
     values, uploaded = [], 0
     for _ in range(jobs):
-        job = _start(Waiting(state_bytes), folder)
+        job = _start(WaitingSource(state_bytes), folder)
         try:
             values.append(seconds(partial(job.checkpoint, 60_000)))
             uploaded = job.checkpoints()[-1]["bytes"]
@@ -336,13 +336,13 @@ def distributed_checkpoint(folder: Path, jobs: int, state_bytes: int) -> Reading
 
 def leader_failover(folder: Path, takeovers: int) -> Reading:
     """A new leader takes a job over from one that still thinks it leads, up to the first checkpoint of its own."""
-    leading = _start(Waiting(0), folder)
+    leading = _start(WaitingSource(0), folder)
     values = []
     try:
         leading.checkpoint(60_000)
         for _ in range(takeovers):
             begun = time.perf_counter()
-            newer = _start(Waiting(0), folder)
+            newer = _start(WaitingSource(0), folder)
             older, leading = leading, newer
             try:
                 newer.checkpoint(60_000)

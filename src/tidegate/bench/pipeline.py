@@ -20,7 +20,7 @@ from tidegate.bench import duckdb_side, structured_streaming, tidegate_side
 from tidegate.bench.compare import Comparison, compare
 from tidegate.bench.data import ensure, first_files
 from tidegate.bench.switching import STRETCH_S, WARM_UP_S
-from tidegate.bench.workloads import WINDOW_MS, Measured, RunPaths, Workload, spread, workloads
+from tidegate.bench.workloads import WINDOW_MS, RunPaths, RunResult, Workload, spread, workloads
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.spark.session import Session
 
@@ -32,7 +32,7 @@ NODE_ROWS_PER_SECOND_MAX = 40_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PipelineSettings:
     """How much to measure."""
 
     rows: int = 20_000_000
@@ -69,11 +69,11 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class PipelineBench:
     """Where to work, and whom to tell what is going on: ``step`` once per step, ``tell`` in between."""
 
     spark: Session
-    settings: Settings
+    settings: PipelineSettings
     data: Path
     work: Path
     step: Callable[[str], None]
@@ -94,7 +94,7 @@ class Bench:
 
     def _workload(self, workload: Workload) -> dict[str, Any]:
         folders = self._folders(workload)
-        runs: dict[str, list[Measured]] = {"tidegate": [], "duckdb": [], "structured_streaming": []}
+        runs: dict[str, list[RunResult]] = {"tidegate": [], "duckdb": [], "structured_streaming": []}
         comparisons = []
         for number in range(1, self.settings.rounds + 1):
             self.step(f"{workload.name}: round {number} of {self.settings.rounds}")
@@ -102,7 +102,9 @@ class Bench:
                 comparisons.append(self._round(workload, folders, scratch, runs))
         return _result(workload, {name: kept for name, kept in runs.items() if kept}, comparisons)
 
-    def _round(self, workload: Workload, folders: tuple[Path, ...], scratch: Path, runs: dict[str, list[Measured]]) -> Comparison:
+    def _round(
+        self, workload: Workload, folders: tuple[Path, ...], scratch: Path, runs: dict[str, list[RunResult]]
+    ) -> Comparison:
         threads = self.settings.parallelism
         ours = RunPaths(folders, scratch / "tidegate", scratch / "store")
         runs["tidegate"].append(self._tidegate(workload, ours, INTERVAL))
@@ -112,11 +114,11 @@ class Bench:
             runs["structured_streaming"].append(self._streaming(workload, folders, scratch))
         return compare(workload.shape, ours.output, theirs.output, threads)
 
-    def _tidegate(self, workload: Workload, paths: RunPaths, interval: str | None) -> Measured:
+    def _tidegate(self, workload: Workload, paths: RunPaths, interval: str | None) -> RunResult:
         asked = tidegate_side.pipeline(workload.shape, paths, workload.name)
         return tidegate_side.run(self.spark, asked, paths, workload.rows, self.settings.parallelism, interval)
 
-    def _streaming(self, workload: Workload, folders: tuple[Path, ...], scratch: Path) -> Measured:
+    def _streaming(self, workload: Workload, folders: tuple[Path, ...], scratch: Path) -> RunResult:
         """It takes minutes for all rows; whoever has less time passes it the first files only."""
         asked = workload.rows if self.settings.streaming_rows is None else self.settings.streaming_rows
         share = -(-asked // len(folders))
@@ -156,7 +158,7 @@ class Bench:
             times = max(times + 1, int(times * self.settings.seconds / seconds * 1.1) + 1)
         return times
 
-    def _steady(self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None) -> Measured:
+    def _steady(self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None) -> RunResult:
         with fresh_folder(self.work) as scratch:
             paths = RunPaths(folder, scratch / "output", scratch / "store")
             asked = tidegate_side.steady(paths, "steady", times, _span_ms(workload))
@@ -227,7 +229,7 @@ def _check_complete(paths: RunPaths, times: int) -> None:
         raise JobFailedError(f"the run's counts add up to {counted:,} rows, not to the {asked:,} of its input")
 
 
-def _result(workload: Workload, runs: dict[str, list[Measured]], comparisons: list[Comparison]) -> dict[str, Any]:
+def _result(workload: Workload, runs: dict[str, list[RunResult]], comparisons: list[Comparison]) -> dict[str, Any]:
     engines = {name: engine_result(kept) for name, kept in runs.items()}
     ours = engines["tidegate"]["rows_per_second"]["median"]
     return {
@@ -243,7 +245,7 @@ def _result(workload: Workload, runs: dict[str, list[Measured]], comparisons: li
     }
 
 
-def engine_result(runs: list[Measured]) -> dict[str, Any]:
+def engine_result(runs: list[RunResult]) -> dict[str, Any]:
     """All runs of one engine at one workload."""
     return {
         "rows": runs[0].rows,
@@ -255,7 +257,7 @@ def engine_result(runs: list[Measured]) -> dict[str, Any]:
     }
 
 
-def _overhead(workload: Workload, times: int, pairs: list[tuple[Measured, Measured]], seconds: float) -> dict[str, Any]:
+def _overhead(workload: Workload, times: int, pairs: list[tuple[RunResult, RunResult]], seconds: float) -> dict[str, Any]:
     """What checkpoints cost: one minus the speed with them over the speed without, pair by pair."""
     costs = [1.0 - on.rows_per_second / off.rows_per_second for on, off in pairs]
     return {

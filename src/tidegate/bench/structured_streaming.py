@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, Measured, RunPaths, Shape
+from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, RunPaths, RunResult, Shape
 from tidegate.spark.session import Session
 
 _WINDOW = f"window(time, '{WINDOW_MS} milliseconds')"
@@ -34,7 +34,7 @@ SETTINGS = {
 }
 
 
-def run(spark: Session, shape: Shape, paths: RunPaths, rows: int, partitions: int) -> Measured:
+def run(spark: Session, shape: Shape, paths: RunPaths, rows: int, partitions: int) -> RunResult:
     """Read every file once, one per input and micro-batch, until all input is processed. Blocks."""
     for name, value in {**SETTINGS, "spark.sql.shuffle.partitions": str(partitions)}.items():
         spark.conf.set(name, value)
@@ -52,7 +52,7 @@ def run(spark: Session, shape: Shape, paths: RunPaths, rows: int, partitions: in
     query.awaitTermination()
     seconds = time.perf_counter() - started
     batches = len(list((paths.scratch / "commits").glob("[0-9]*")))
-    return Measured(rows, seconds, spark.read.parquet(str(paths.output)).count(), batches)
+    return RunResult(rows, seconds, spark.read.parquet(str(paths.output)).count(), batches)
 
 
 def _events(spark: Session, folder: Path, shape: Shape) -> Any:

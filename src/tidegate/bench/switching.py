@@ -26,7 +26,7 @@ LOOK_S = 0.05
 WARM_UP_S = 5.0
 
 
-class Running(Protocol):
+class SwitchedJob(Protocol):
     """What is needed of a job that takes no checkpoints by itself."""
 
     @property
@@ -44,7 +44,7 @@ class Running(Protocol):
 class Switching:
     """Switches, and remembers what was read when. Clock, sleep and the thread that waits for checkpoints are parameters."""
 
-    job: Running
+    job: SwitchedJob
     now: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
     thread: Executor = field(default_factory=lambda: ThreadPoolExecutor(1))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import tidegate as tg
 from tidegate.bench.replay import ReplaySource
 from tidegate.bench.switching import Switching
-from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, Measured, RunPaths, Shape
+from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, RunPaths, RunResult, Shape
 from tidegate.connectors.parquet_source import ParquetSource
 from tidegate.errors import JobFailedError
 from tidegate.spark.session import Session
@@ -52,7 +52,7 @@ def steady(paths: RunPaths, name: str, times: int, span_ms: int) -> tg.Pipeline:
     return tg.Pipeline(name, per_key(tg.from_source(ReplaySource(files, times, span_ms))).write_parquet(paths.output))
 
 
-def run(spark: Session, asked: tg.Pipeline, paths: RunPaths, rows: int, parallelism: int, interval: str | None) -> Measured:
+def run(spark: Session, asked: tg.Pipeline, paths: RunPaths, rows: int, parallelism: int, interval: str | None) -> RunResult:
     """Start it and wait for its end; ``interval=None`` is without checkpoints. Blocks, an hour at most."""
     checkpoint = tg.CheckpointConfig(interval=interval)
     store = None if interval is None else str(paths.scratch)
@@ -65,7 +65,7 @@ def run(spark: Session, asked: tg.Pipeline, paths: RunPaths, rows: int, parallel
         shutil.rmtree(paths.scratch, ignore_errors=True)
     metrics = job.metrics()
     done = (int(metrics.get(name, 0)) for name in ("checkpoints_committed", "restarts"))
-    return Measured(rows, seconds, rows_in(paths.output), *done)
+    return RunResult(rows, seconds, rows_in(paths.output), *done)
 
 
 def switched(spark: Session, asked: tg.Pipeline, paths: RunPaths, parallelism: int, switches: int) -> dict[str, Any]:

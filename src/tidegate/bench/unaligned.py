@@ -37,12 +37,12 @@ THRESHOLD_MS = 500
 OVER_THRESHOLD_MS_MAX = 1_000
 WAIT_S = 120.0
 
-Launch = Callable[[tg.Pipeline, int, str, tg.CheckpointConfig], Job]
+StartJob = Callable[[tg.Pipeline, int, str, tg.CheckpointConfig], Job]
 """Starts a pipeline: with this many nodes, on this store, with these settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class UnalignedSettings:
     """How much to measure. ``backlog`` counts the batches that wait for the slow function on each node."""
 
     backlog: tuple[int, ...] = (20, 40, 80)
@@ -205,7 +205,7 @@ def on_threads(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: 
     return Job(launch_job(pipeline.physical(parallelism), ThreadGang(parallelism), options))
 
 
-def on_spark(spark: Any) -> Launch:
+def on_spark(spark: Any) -> StartJob:
     """Nodes are tasks of this session."""
 
     def launch(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: tg.CheckpointConfig) -> Job:
@@ -215,12 +215,12 @@ def on_spark(spark: Any) -> Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class UnalignedBench:
     """Where to work, how to start jobs, and whom to tell about each step."""
 
-    settings: Settings
+    settings: UnalignedSettings
     work: Path
-    launch: Launch
+    launch: StartJob
     step: Callable[[str], None]
 
     def run(self) -> dict[str, Any]:

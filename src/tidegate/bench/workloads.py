@@ -35,7 +35,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RunResult:
     """One run of one engine: all of it, from the call that starts the work to its end."""
 
     rows: int

@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate.cli.console import Console
 from tidegate.cli.crash import kill_worker
-from tidegate.cli.output import Output
+from tidegate.cli.follow import WatchedJob, counted, follow
 from tidegate.cli.progress import Progress
-from tidegate.cli.watch import Watched, counted, follow
 from tidegate.errors import InvalidUseError, JobFailedError
 
 if TYPE_CHECKING:
     from tidegate.api.pipeline import Pipeline
-    from tidegate.cli.proof import Claim, Proof
+    from tidegate.cli.proof import ExpectedOutput, Proof
     from tidegate.spark.session import Session
 
 HELP = "see a pipeline survive the death of a worker"
@@ -84,7 +84,7 @@ class Result:
     recovery_seconds: float | None
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks for about a minute. Exit code 1 when the result is not exact."""
     if arguments.rows < 1:
         raise InvalidUseError(f"--rows is a positive number rows={arguments.rows}")
@@ -125,7 +125,7 @@ def _work_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tell(spark: Session, folder: Path, rows: int, output: Output) -> tuple[Story, list[Proof], int]:
+def _tell(spark: Session, folder: Path, rows: int, output: Console) -> tuple[Story, list[Proof], int]:
     """One run; a second one with more rows when the first was over before a worker could be killed."""
     from tidegate.cli.proof import prove
 
@@ -140,7 +140,7 @@ def _tell(spark: Session, folder: Path, rows: int, output: Output) -> tuple[Stor
     return story, prove(spark, data, claims(own)), size
 
 
-def _make_data(rows: int, folder: Path, output: Output) -> Path:
+def _make_data(rows: int, folder: Path, output: Console) -> Path:
     from tidegate.bench.data import DataSpec, ensure
 
     spec = DataSpec("events", rows, KEYS, "zipf", seed=7, rows_per_second=50_000)
@@ -168,9 +168,9 @@ def pipeline(data: Path, folder: Path) -> Pipeline:
     return tg.Pipeline("demo", per_key.write_parquet(folder / "per_key"), per_kind.write_parquet(folder / "per_kind"))
 
 
-def claims(folder: Path) -> list[Claim]:
+def claims(folder: Path) -> list[ExpectedOutput]:
     """The pipeline's outputs in Spark's SQL."""
-    from tidegate.cli.proof import Claim
+    from tidegate.cli.proof import ExpectedOutput
 
     def windows(size_ms: int) -> str:
         return f"ts - ts % {size_ms} AS window_start, ts - ts % {size_ms} + {size_ms} AS window_end"
@@ -181,12 +181,12 @@ def claims(folder: Path) -> list[Claim]:
                           avg(value) AS average FROM events GROUP BY kind, window_start, window_end"""
     bounds = ("window_start", "window_end")
     return [
-        Claim("per key", folder / "per_key", ("key", *bounds), ("n", "peak"), ("total",), per_key),
-        Claim("per kind", folder / "per_kind", ("kind", *bounds), ("n", "lowest"), ("average",), per_kind),
+        ExpectedOutput("per key", folder / "per_key", ("key", *bounds), ("n", "peak"), ("total",), per_key),
+        ExpectedOutput("per kind", folder / "per_kind", ("kind", *bounds), ("n", "lowest"), ("average",), per_kind),
     ]
 
 
-def _run(spark: Session, data: Path, folder: Path, rows: int, output: Output) -> Story:
+def _run(spark: Session, data: Path, folder: Path, rows: int, output: Console) -> Story:
     import tidegate as tg
 
     output.say(f"running the pipeline on {PARALLELISM} Spark tasks, a checkpoint every {INTERVAL} …")
@@ -199,7 +199,7 @@ def _run(spark: Session, data: Path, folder: Path, rows: int, output: Output) ->
     return watch_and_kill(job, rows, output)
 
 
-def watch_and_kill(job: Watched, rows: int, output: Output) -> Story:
+def watch_and_kill(job: WatchedJob, rows: int, output: Console) -> Story:
     """Kill a worker as soon as there is something to recover from; time what follows."""
     story = Story()
 
@@ -217,7 +217,7 @@ def watch_and_kill(job: Watched, rows: int, output: Output) -> Story:
     return story
 
 
-def _kill(story: Story, job: Watched, metrics: dict[str, Any], rows: int, output: Output) -> None:
+def _kill(story: Story, job: WatchedJob, metrics: dict[str, Any], rows: int, output: Console) -> None:
     committed, read = metrics.get("checkpoints_committed", 0), metrics.get("rows_in", 0)
     if job.status != "RUNNING" or not committed or read < rows * KILL_AFTER:
         return
@@ -229,7 +229,7 @@ def _kill(story: Story, job: Watched, metrics: dict[str, Any], rows: int, output
         output.say(f"kill -9 {story.killed}: a worker is dead; {read:,} rows read, {done} committed so far")
 
 
-def _running_again(story: Story, job: Watched, metrics: dict[str, Any]) -> bool:
+def _running_again(story: Story, job: WatchedJob, metrics: dict[str, Any]) -> bool:
     """All nodes of a new gang are there and report that they read on; they do so twice a second."""
     if not metrics.get("restarts") or job.status != "RUNNING" or metrics.get("gang") == story.gang_before:
         return False
@@ -251,7 +251,7 @@ def _result(story: Story, proofs: list[Proof], rows: int, seconds: float) -> Res
     )
 
 
-def _print(result: Result, story: Story, proofs: list[Proof], output: Output) -> None:
+def _print(result: Result, story: Story, proofs: list[Proof], output: Console) -> None:
     output.say()
     output.say(f"rows       {result.rows_in:,} read once for both outputs, {result.rows_out:,} written")
     committed = counted(result.checkpoints_committed, "checkpoint")

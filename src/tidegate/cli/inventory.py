@@ -14,7 +14,7 @@ from tidegate.errors import InvalidUseError
 from tidegate.runtime.inspect import shown
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.soundness import floor_of
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from tidegate.cli import bench, checkpoints, demo, doctor, explain, gc, run, show, state, verify
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 from tidegate.errors import JobFailedError, TidegateError
 
 VERBS = (demo, run, explain, checkpoints, show, state, verify, gc, doctor, bench)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     arguments = parser().parse_args(argv)
     try:
-        return int(arguments.execute(arguments, Output(arguments.json)))
+        return int(arguments.execute(arguments, Console(arguments.json)))
     except JobFailedError as error:
         return _complain(str(error), FAILED)
     except TidegateError as error:

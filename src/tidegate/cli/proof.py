@@ -12,7 +12,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ExpectedOutput:
     """What an output says it is: ``query`` over the view ``events`` returns the same rows.
 
     ``keys`` identify a row, ``equal`` columns must be equal, ``close`` ones are float sums.
@@ -41,13 +41,13 @@ class Proof:
         return self.wrong == 0 and self.rows == self.rows_expected
 
 
-def prove(spark: Session, data: Path, claims: Sequence[Claim]) -> list[Proof]:
+def prove(spark: Session, data: Path, claims: Sequence[ExpectedOutput]) -> list[Proof]:
     """Compare every claim's output with Spark SQL's answer. Blocks."""
     spark.read.parquet(str(data)).createOrReplaceTempView("events")
     return [_prove(spark, claim) for claim in claims]
 
 
-def _prove(spark: Session, claim: Claim) -> Proof:
+def _prove(spark: Session, claim: ExpectedOutput) -> Proof:
     if not any(claim.output.glob("[!_.]*.parquet")):
         expected = spark.sql(f"SELECT count(*) FROM ({claim.query})").collect()[0][0]
         return Proof(claim.name, 0, expected, expected)
@@ -56,7 +56,7 @@ def _prove(spark: Session, claim: Claim) -> Proof:
     return Proof(claim.name, rows or 0, expected or 0, wrong or 0)
 
 
-def comparison(claim: Claim) -> str:
+def comparison(claim: ExpectedOutput) -> str:
     """One pass over both: rows with the same keys meet in a group, where each side must have exactly one."""
     keys = ", ".join(claim.keys)
     columns = ", ".join([*claim.keys, *claim.equal, *claim.close])

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate.cli.console import Console, shown
+from tidegate.cli.follow import follow, summary
 from tidegate.cli.load import DEFAULT_MASTER, load_for_spark, split_target
-from tidegate.cli.output import Output, shown
 from tidegate.cli.progress import Progress
-from tidegate.cli.watch import follow, summary
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.interrupt import plain_interrupts
 
@@ -47,7 +47,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--overwrite", action="store_true", help="with --restore none: empty the sinks first")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks until the job has ended. Interrupting it stops the job in good order."""
     from tidegate.core.checkpoint.config import CheckpointConfig
 
@@ -67,7 +67,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
         spark.stop()
 
 
-def _session(master: str | None, name: str, output: Output) -> SparkSession:
+def _session(master: str | None, name: str, output: Console) -> SparkSession:
     """The session that FILE has made, or one of ours. Another master than was asked for is refused, not taken in silence."""
     from tidegate.spark.session import local_session, present_session
 
@@ -102,7 +102,7 @@ def _run(
     spark: SparkSession,
     checkpoint: CheckpointConfig,
     arguments: argparse.Namespace,
-    output: Output,
+    output: Console,
 ) -> int:
     options = _start_options(arguments)
     started = time.monotonic()

@@ -41,7 +41,7 @@ from tidegate.plan.expressions import need_column
 from tidegate.plan.units import in_unit, is_event_time
 from tidegate.runtime.continuous import resume_offsets
 from tidegate.runtime.splits import digest
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 LANES = 8

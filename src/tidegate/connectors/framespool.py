@@ -23,7 +23,7 @@ import pyarrow as pa
 from tidegate.core.log.codec import decode, encode
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, RetryableError
 from tidegate.runtime.snapshotfile import check_rows, crc32c
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 
 CHUNK_BYTES = 32 << 20
 CREATE_TRIES = 8

@@ -18,7 +18,7 @@ from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Offset, Polled, Split
 
-Clock: TypeAlias = Callable[[], float]
+SecondsClock: TypeAlias = Callable[[], float]
 
 EVENT_RATE = 10_000
 SLICE_ROWS = 65_536
@@ -75,7 +75,7 @@ class GenerateSource:
         event_rate: int | None = None,
         start: int = 0,
         out_of_orderness: Duration = "1s",
-        clock: Clock = time.monotonic,
+        clock: SecondsClock = time.monotonic,
     ) -> None:
         _check_number("rows", rows, 0, ROWS_MAX, optional=True)
         _check_pace(rows_per_second)
@@ -156,7 +156,7 @@ TICK_S = 0.02
 class Pace:
     """When rows are due, in one process: from the first opened row on, ``rows_per_second``. Catches up after a pause."""
 
-    def __init__(self, rows_per_second: float | None, clock: Clock) -> None:
+    def __init__(self, rows_per_second: float | None, clock: SecondsClock) -> None:
         self._rows_per_second = rows_per_second
         self._clock = clock
         self._begun: tuple[float, int] | None = None

@@ -22,9 +22,9 @@ from contextlib import contextmanager, suppress
 from uuid import uuid4
 from weakref import WeakSet
 
-from tidegate.connectors.local import file_errors, remove_file, sync_file
+from tidegate.connectors.files import file_errors, remove_file, sync_file
 from tidegate.core.log.codec import decode, encode
-from tidegate.core.log.ownership import Claim, Denied, Holder, Outrun, Owner, Take, judge, replaced
+from tidegate.core.log.owner import Claim, Denied, Holder, Outrun, Owner, Take, judge, replaced
 from tidegate.errors import CorruptDataError, FencedError, InvalidUseError, RetryableError
 
 OWNER = "_owner"
@@ -37,10 +37,10 @@ _NOTE = re.compile(rb"(?P<epoch>[0-9]{20}) (?P<id>[0-9a-f]{16})\n")
 _OLD_NOTE = re.compile(r"sink '(?P<sink>.*)' of job '(?P<job>.*)'")
 
 log = logging.getLogger("tidegate")
-_leases: WeakSet[Lease]
+_leases: WeakSet[DirectoryLease]
 
 
-class Lease:
+class DirectoryLease:
     """A directory that is this run's, until ``release`` or the end of the process. Calls block on the file system."""
 
     def __init__(self, path: str, owner: Owner, descriptor: int) -> None:
@@ -134,7 +134,7 @@ def check_claim(path: str, claim: Claim, *, idle: bool) -> Take:
 
 
 @contextmanager
-def taken(path: str, claim: Claim, *, idle: bool) -> Iterator[tuple[Lease, Take]]:
+def taken(path: str, claim: Claim, *, idle: bool) -> Iterator[tuple[DirectoryLease, Take]]:
     """Write this run's name into a directory that exists. Nobody else takes it before the block is left."""
     with _taking(path):
         verdict = check_claim(path, claim, idle=idle)
@@ -150,7 +150,7 @@ def taken(path: str, claim: Claim, *, idle: bool) -> Iterator[tuple[Lease, Take]
             raise
 
 
-def _lease(path: str, owner: Owner) -> Lease:
+def _lease(path: str, owner: Owner) -> DirectoryLease:
     run = os.path.join(path, f"{RUN}{owner.run}")
     _write_note(run, "")
     with file_errors(run):
@@ -159,7 +159,7 @@ def _lease(path: str, owner: Owner) -> Lease:
         if not _locked(descriptor, fcntl.LOCK_EX):
             os.close(descriptor)
             raise InvalidUseError(f"this run has the directory already, give each sink its own path={path}")
-    return Lease(path, owner, descriptor)
+    return DirectoryLease(path, owner, descriptor)
 
 
 def _write_note(path: str, text: str) -> None:

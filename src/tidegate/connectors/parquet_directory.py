@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from tidegate.connectors.local import local_path
+from tidegate.connectors.files import local_path
 from tidegate.connectors.parquet_files import common_schema, file_facts, files_at, open_file, row_group_facts
 from tidegate.connectors.parquet_reader import RowGroupReader, SkippedReader
 from tidegate.connectors.parquet_source import LocalPath, ParquetSource, checked_offset

@@ -10,7 +10,7 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.connectors.local import file_errors
+from tidegate.connectors.files import file_errors
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Offset, Polled
 from tidegate.state.plain import plain_batch
@@ -20,7 +20,7 @@ DECODE_ROWS_MAX = 262_144
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class Projection:
     """What is read and what is emitted: ``tested`` are the columns that the filter ``expression`` needs, ``constants`` those
     that have one value in the file and are not read.
     """
@@ -52,7 +52,7 @@ class RowGroupReader:
     opening at an offset decodes and drops the rows before it.
     """
 
-    def __init__(self, file: pq.ParquetFile, path: str, group: int, rows: int, offset: int, layout: Layout) -> None:
+    def __init__(self, file: pq.ParquetFile, path: str, group: int, rows: int, offset: int, layout: Projection) -> None:
         self._file = file
         self._path = path
         self._group = group
@@ -138,7 +138,7 @@ class SkippedReader:
     the last rows.
     """
 
-    def __init__(self, layout: Layout, rows: int, highest: int | None, offset: int) -> None:
+    def __init__(self, layout: Projection, rows: int, highest: int | None, offset: int) -> None:
         nothing = [pa.array([], field.type) for field in layout.output]
         self._empty = pa.RecordBatch.from_arrays(nothing, schema=layout.output)
         self._rows = rows

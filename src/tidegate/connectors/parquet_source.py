@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.connectors.local import local_path
+from tidegate.connectors.files import local_path
 from tidegate.connectors.parquet_files import (
     FileFacts,
     Footer,
@@ -30,7 +30,7 @@ from tidegate.connectors.parquet_files import (
     row_group_facts,
 )
 from tidegate.connectors.parquet_partitions import partition_values
-from tidegate.connectors.parquet_reader import Layout, RowGroupReader, SkippedReader
+from tidegate.connectors.parquet_reader import Projection, RowGroupReader, SkippedReader
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Offset, Split, SplitReader
@@ -144,7 +144,7 @@ class ParquetSource:
     ) -> RowGroupReader | SkippedReader:
         path = self._path_of(name)
         constants = partition_values(name, file.schema_arrow.names, self._schema) if "=" in name else {}
-        layout = Layout(self.schema, self._event_time, self._expression, tuple(sorted(self._tested)), constants)
+        layout = Projection(self.schema, self._event_time, self._expression, tuple(sorted(self._tested)), constants)
         if excluded(path, number, facts, layout, self._schema):
             file.close()
             return SkippedReader(layout, facts.rows, facts.highest, start)

@@ -27,9 +27,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from tidegate.connectors.local import file_errors, file_names, moved, remove_file, sync_file
-from tidegate.connectors.owner import Lease, check_claim, holder, taken
-from tidegate.core.log.ownership import Claim, Holder
+from tidegate.connectors.files import file_errors, file_names, moved, remove_file, sync_file
+from tidegate.connectors.owner import DirectoryLease, check_claim, holder, taken
+from tidegate.core.log.owner import Claim, Holder
 from tidegate.errors import CorruptDataError
 from tidegate.plan.connector import Committable, WriterContext
 
@@ -185,7 +185,7 @@ class StagingDirectory:
         """Refuse a directory that this run may not have. Only reads."""
         check_claim(self.path, claim, idle=self._idle())
 
-    def claim(self, claim: Claim, in_peace: Callable[[Callable[[], None]], None] = lambda action: action()) -> Lease:
+    def claim(self, claim: Claim, in_peace: Callable[[Callable[[], None]], None] = lambda action: action()) -> DirectoryLease:
         """Take the directory, or refuse. What another log's run has staged is moved away, so that it can't show it any more.
 
         ``in_peace`` does something with the staged files while nobody else has any of them in hand.

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tidegate.connectors.local import file_errors, remove_file
+from tidegate.connectors.files import file_errors, remove_file
 from tidegate.connectors.staging import (
     PENDING,
     StagedFile,

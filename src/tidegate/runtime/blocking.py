@@ -12,8 +12,8 @@ from tidegate.errors import WAITED_FOR, RetryableError, TidegateError
 from tidegate.ids import U64_LIMIT
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.sinks import Publisher
-from tidegate.store.base import Sweepable
+from tidegate.runtime.sinks import SinkPublisher
+from tidegate.store.interface import Sweepable
 from tidegate.store.open import PROBE_FOLDER
 
 log = logging.getLogger("tidegate")
@@ -25,7 +25,7 @@ SWEEP_EVERY = 64
 class BlockingWork:
     """Performs effects that wait for the world. Each method blocks; no two of one executor run at once."""
 
-    def __init__(self, log_store: LogStore, publisher: Publisher, spools: Spools) -> None:
+    def __init__(self, log_store: LogStore, publisher: SinkPublisher, spools: Spools) -> None:
         self._log = log_store
         self._publisher = publisher
         self.spools = spools
@@ -34,7 +34,7 @@ class BlockingWork:
         self._collecting = False
         self._rounds = 0
 
-    def put(self, effect: do.PutEntry) -> ev.Event:
+    def put(self, effect: do.PutEntry) -> ev.CoordinatorEvent:
         answer: ev.PutAnswer
         try:
             found = self._log.create(effect.entry)
@@ -43,13 +43,13 @@ class BlockingWork:
             answer = ev.Unknown(str(error))
         return ev.PutAnswered(effect.slot, effect.write_id, answer)
 
-    def read(self, _: None) -> ev.Event:
+    def read(self, _: None) -> ev.CoordinatorEvent:
         return self._log.recent()
 
-    def check(self, slot: int) -> ev.Event:
+    def check(self, slot: int) -> ev.CoordinatorEvent:
         return ev.LogChecked(slot, self._log.check(slot))
 
-    def replaced(self, slot: int) -> ev.Event | None:
+    def replaced(self, slot: int) -> ev.CoordinatorEvent | None:
         """That somebody has written after this slot; ``None``: nobody has."""
         match self._log.check(slot):
             case ev.Last():
@@ -119,14 +119,14 @@ class BlockingWork:
         if swept:
             log.info("deleted what killed writers had left files=%s job=%s", swept, job)
 
-    def publish(self, effect: do.Publish) -> ev.Event:
+    def publish(self, effect: do.Publish) -> ev.CoordinatorEvent:
         try:
             self._publisher.publish(effect.committables)
         except WAITED_FOR as error:
             return ev.PublishFailed(effect.epoch, str(error))
         return ev.Published(effect.epoch)
 
-    def hide(self, effect: do.Hide) -> ev.Event:
+    def hide(self, effect: do.Hide) -> ev.CoordinatorEvent:
         # A start without state (``everything``) empties sinks if that was asked for, else they were seen to show nothing. What
         # lower gangs staged is swept at every start.
         try:

@@ -23,14 +23,14 @@ from tidegate.core.failure.restart import (
     RestartAfter,
     RestartPolicy,
     Restarts,
-    Verdict,
+    RestartVerdict,
 )
 from tidegate.runtime.activity import told
-from tidegate.runtime.gang import Exit, GangState, Launcher, NodeConnection
+from tidegate.runtime.gang import ControlStream, Exit, GangState, Launcher
 from tidegate.runtime.host import STALL_TIMEOUT_S, Launch
 from tidegate.runtime.report import Totals
 from tidegate.runtime.savepoint import Savepoint
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.runtime.timers import Timers
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -40,7 +40,7 @@ RETURN_LIMIT_MS = 8_000
 JOIN_TIMEOUT_MS = 60_000
 
 
-class Owner(Protocol):
+class GangOwner(Protocol):
     """The leader, as its gangs see it."""
 
     job: str
@@ -49,16 +49,16 @@ class Owner(Protocol):
     def term(self) -> int:
         """The leader's term."""
 
-    def handle(self, event: ev.Event) -> None:
+    def handle(self, event: ev.CoordinatorEvent) -> None:
         """A fact for the coordinator."""
 
     def gang_runs(self, gang: GangState) -> None:
         """Every node has joined."""
 
-    def verdict(self, failure: Failure) -> Verdict:
+    def verdict(self, failure: Failure) -> RestartVerdict:
         """Whether to start again, and when."""
 
-    def gang_lost(self, failure: Failure, verdict: Verdict) -> None:
+    def gang_lost(self, failure: Failure, verdict: RestartVerdict) -> None:
         """All processes have ended, for this reason."""
 
     @property
@@ -72,7 +72,7 @@ class GangSetup:
 
     launcher: Launcher
     launch: Callable[[int, str | None], Launch]
-    publisher: Publisher
+    publisher: SinkPublisher
     parallelism: int
     savepoint: Savepoint | None = None
     """Where to start from while the log has no commit."""
@@ -87,7 +87,7 @@ class Gangs:
     def __init__(
         self,
         setup: GangSetup,
-        owner: Owner,
+        owner: GangOwner,
         *,
         clock: Clock,
         timers: Timers,
@@ -147,7 +147,7 @@ class Gangs:
                 gang.stop("not all nodes joined")
                 self._force(gang)
 
-    def joined(self, connection: NodeConnection) -> None:
+    def joined(self, connection: ControlStream) -> None:
         """A node opened its stream and said hello."""
         gang = self.gang
         if gang is None:
@@ -161,7 +161,7 @@ class Gangs:
             gang.welcome()
             self._runs(gang)
 
-    def turn_away(self, connection: NodeConnection) -> None:
+    def turn_away(self, connection: ControlStream) -> None:
         """A node that nobody waits for. Any thread."""
         connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="no gang is wanted now")))
 
@@ -176,7 +176,7 @@ class Gangs:
 
     # -- what nodes say --------------------------------------------------------------------------------------------
 
-    def said(self, connection: NodeConnection, message: pb.NodeMessage, payload: Any) -> None:
+    def said(self, connection: ControlStream, message: pb.NodeMessage, payload: Any) -> None:
         gang = self.gang
         node = gang.node_of(connection) if gang is not None else None
         if gang is None or node is None:
@@ -208,7 +208,7 @@ class Gangs:
             case _:
                 pass  # heartbeats, and a last word before a stream ends
 
-    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+    def left(self, connection: ControlStream, error: Exception | None) -> None:
         """A node's stream ended. Whoever stands still will not return by itself: when only such are left, nobody waits."""
         gang = self.gang
         node = gang.node_of(connection) if gang is not None else None

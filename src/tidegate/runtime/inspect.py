@@ -34,7 +34,7 @@ from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.snapshotfile import WATERMARK_KEY, check_rows, crc32c, read_run
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import END, WINDOW, Layout, counted_partials, results
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.objects import bare_url
 from tidegate.store.open import local_path, open_store
 from tidegate.values import Json

@@ -20,7 +20,7 @@ from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint.coordinate import Mode
 from tidegate.core.failure.patience import Patience
 from tidegate.core.failure.problems import Problem, ProblemKind
-from tidegate.core.failure.restart import Failure, FailureKind, GiveUp, RestartAfter, Verdict
+from tidegate.core.failure.restart import Failure, FailureKind, RestartAfter, RestartVerdict, StopRestarting
 from tidegate.core.log.resolve import AlreadyFinished, Decision, FallBack, Refuse
 from tidegate.errors import (
     WAITED_FOR,
@@ -34,7 +34,7 @@ from tidegate.errors import (
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.commands import command
 from tidegate.runtime.failure import kind_of, where_of
-from tidegate.runtime.gang import GangState, NodeConnection, carried
+from tidegate.runtime.gang import ControlStream, GangState, carried
 from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Spools
@@ -44,7 +44,7 @@ from tidegate.runtime.report import aborted, committed, stepped_down
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
-from tidegate.runtime.watch import Watch
+from tidegate.runtime.watch import ProblemWatch
 from tidegate.wire._gen import control_pb2 as pb
 
 log = logging.getLogger("tidegate")
@@ -78,7 +78,7 @@ class Leader:
         self._streak = setup.streak
         self._stop_requested = self._draining = False
         self.job = setup.log.paths.job
-        self._watch = Watch(self.job, clock, self._timers)
+        self._watch = ProblemWatch(self.job, clock, self._timers)
         self.log, self.publisher = setup.log, setup.publisher
         self.checkpointing = setup.checkpointing
         self.status = "STARTING"
@@ -241,18 +241,18 @@ class Leader:
 
     # -- what nodes say: called from the server's threads ----------------------------------------------------------
 
-    def joined(self, connection: NodeConnection) -> None:
+    def joined(self, connection: ControlStream) -> None:
         """A node opened its stream and said hello."""
         if self._over:
             self._gangs.turn_away(connection)
         else:
             self._mailbox.post(partial(self._gangs.joined, connection))
 
-    def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
+    def message(self, connection: ControlStream, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
         self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, connection.hello.node)))
 
-    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+    def left(self, connection: ControlStream, error: Exception | None) -> None:
         """A node's stream ended."""
         self._mailbox.post(partial(self._gangs.left, connection, error))
 
@@ -268,18 +268,18 @@ class Leader:
             self.status = "STOPPING"
             gang.tell_all(pb.CoordinatorMessage(drain=pb.Drain()))
 
-    def verdict(self, failure: Failure) -> Verdict:
+    def verdict(self, failure: Failure) -> RestartVerdict:
         """A store that somebody has to fix first is waited for; that is none of the restarts that are counted."""
         if not failure.waits(has_run=self._committed > 0 or self.restored_from is not None):
             return self._gangs.restarts.lost(failure)
         self._watch.failed(ProblemKind.NODES, failure.text)
         return self._patience.failed()
 
-    def gang_lost(self, failure: Failure, verdict: Verdict) -> None:
+    def gang_lost(self, failure: Failure, verdict: RestartVerdict) -> None:
         """All processes of a gang have ended."""
         self.cause = failure.text
         match verdict:
-            case GiveUp(failures):
+            case StopRestarting(failures):
                 self._fail(failure, failures)
             case RestartAfter(wait_ms):
                 log.warning("the gang was lost, starting again in %s ms: %s job=%s", wait_ms, failure.text, self.job)
@@ -294,7 +294,7 @@ class Leader:
 
     # -- performing ------------------------------------------------------------------------------------------------
 
-    def handle(self, event: ev.Event) -> None:
+    def handle(self, event: ev.CoordinatorEvent) -> None:
         """An event for the coordinator; its effects are performed. Leader thread only."""
         try:
             effects = self._machine.handle(event, self._clock.now_ms(), self._clock.wall_ms())
@@ -307,7 +307,7 @@ class Leader:
             self._perform(effect)
         self._requests.published(self._machine.is_public)
 
-    def _perform(self, effect: do.Effect) -> None:
+    def _perform(self, effect: do.CoordinatorEffect) -> None:
         match effect:
             case do.PutEntry():
                 self._later("log", self._blocking.put, effect)
@@ -352,10 +352,10 @@ class Leader:
         stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
         return stepped_down(reason) if stuck is None or isinstance(reason, do.Replaced) else f"gave up, {stuck}"
 
-    def _later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
+    def _later(self, name: str, work: Callable[[Any], ev.CoordinatorEvent | None], argument: Any) -> None:
         """Run blocking work on an executor; what it returns comes back as an event."""
 
-        def done(future: Future[ev.Event | None]) -> None:
+        def done(future: Future[ev.CoordinatorEvent | None]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
                 self._mailbox.post(partial(self._fail, _caused(name, error)))
@@ -374,13 +374,13 @@ class Leader:
     def _choose_again(self, why: str) -> None:
         self._watch.failed(ProblemKind.RESTORE, why)
         match self._restore_patience.failed():
-            case GiveUp(failures):
+            case StopRestarting(failures):
                 unread = f"the checkpoint to go on from can't be read: {why}"
                 self._fail(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
             case RestartAfter(wait_ms):
                 self._timers.at(self._clock.now_ms() + wait_ms, self._choose_restore)
 
-    def _decide(self, _: None) -> ev.Event | None:
+    def _decide(self, _: None) -> ev.CoordinatorEvent | None:
         # The coordinator has looked into the log before it asked, and changes nothing until this is answered.
         try:
             decision = self.opening.resolve(self._machine.log)

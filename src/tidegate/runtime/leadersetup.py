@@ -10,7 +10,7 @@ from tidegate.core.log.resolve import RestoreChoice
 from tidegate.runtime.gangs import GangSetup
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class LeaderSetup:
     coordinator: DistributedCheckpointCoordinator
     log: LogStore
     gangs: GangSetup
-    publisher: Publisher
+    publisher: SinkPublisher
     restore: RestoreChoice
     overwrite: bool
     checkpointing: bool

@@ -29,7 +29,7 @@ from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.task import StageTask
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.transport import ChannelId, Outbound, Transport
 

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from tidegate.core.checkpoint.events import LogRead, RestoreRequested
 from tidegate.core.checkpoint.prepare import PlanShape
-from tidegate.core.log.ownership import Claim, Holder, Owner, Seen, sinks_newer
+from tidegate.core.log.owner import Claim, Holder, Owner, Seen, sinks_newer
 from tidegate.core.log.resolve import (
     AlreadyFinished,
     Decision,
@@ -27,7 +27,7 @@ from tidegate.core.log.resolve import (
 from tidegate.core.log.view import LogView, Takeover
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 
 log = logging.getLogger("tidegate")
 
@@ -36,7 +36,7 @@ class Opening:
     """One start of one job. Calls block; one caller at a time."""
 
     def __init__(
-        self, log_store: LogStore, publisher: Publisher, shape: PlanShape, run: str, *, stays: bool, restore: RestoreChoice,
+        self, log_store: LogStore, publisher: SinkPublisher, shape: PlanShape, run: str, *, stays: bool, restore: RestoreChoice,
         overwrite: bool, append: bool, moved: bool = False,
     ) -> None:  # fmt: skip
         self._log = log_store

@@ -23,7 +23,7 @@ from tidegate.runtime.snapshotfile import crc32c, read_inflight, read_run
 from tidegate.runtime.task import StageTask
 from tidegate.state.keygroups import partition, range_of
 from tidegate.state.run import Restored, Run
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.values import Json
 from tidegate.wire.arrow import event_of
 from tidegate.wire.transport import ChannelId

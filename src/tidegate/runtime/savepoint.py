@@ -16,7 +16,7 @@ from tidegate.core.log.view import Commit
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.runtime.logstore import LogStore, objects_fault
 from tidegate.runtime.snapshotfile import crc32c
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import absolute_url, check_writable, open_store
 
 MANIFEST = "savepoint.json"

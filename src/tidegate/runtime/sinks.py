@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.core.checkpoint.manifest import CommittableEntry
-from tidegate.core.log.ownership import Claim, Holder
+from tidegate.core.log.owner import Claim, Holder
 from tidegate.errors import InvalidUseError
 from tidegate.operators.sink import Write
 from tidegate.plan.connector import Committable, Gathered, GatheringSink, Sink
@@ -31,7 +31,7 @@ class Lease(Protocol):
     def release(self) -> None: ...
 
 
-class Publisher:
+class SinkPublisher:
     """Every sink of a job by its operator's name."""
 
     def __init__(self, plan: PhysicalPlan) -> None:

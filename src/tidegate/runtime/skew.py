@@ -1,7 +1,7 @@
 """Event-time skew: a source that is later in event time waits for the slowest, as long as that one moves.
 
 A windowed operator holds every window between its slowest input and its fastest, and each checkpoint stores them. Windows close
-by the slowest, so reading on before it brings no result earlier: it only makes state. Whoever waits leaves the machine to the
+by the slowest, so reading further than it brings no result earlier: it only makes state. Whoever waits leaves the machine to the
 slower ones.
 
 Skew is counted in time of reading, not in event time, of which one second may be a row or a million. It is

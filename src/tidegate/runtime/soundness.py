@@ -13,7 +13,7 @@ from tidegate.core.log.view import Damaged, LogView
 from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.snapshotfile import crc32c
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 
 FLOOR = "_collected"
 LOOKS_MAX = 3
@@ -29,7 +29,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyReport:
     """What verifying a job found."""
 
     job: str
@@ -39,7 +39,7 @@ class Verdict:
     damage: tuple[Damage, ...]
 
 
-def verify(store: Store, job: str, progress: Callable[[int], None] = lambda objects: None) -> Verdict:
+def verify(store: Store, job: str, progress: Callable[[int], None] = lambda objects: None) -> VerifyReport:
     """Read everything that the retained checkpoints of a job name. Blocks as long as that takes."""
     view, damage = _log(LogStore(store, job), lambda log: LogView(log.read()))
     manifests = retained(view, floor_of(store, job))
@@ -54,7 +54,7 @@ def verify(store: Store, job: str, progress: Callable[[int], None] = lambda obje
             damage.append(Damage(entry.path, what, tuple(epochs)))
         progress(number + 1)
     size = sum(entry.size_bytes for entry in needed)
-    return Verdict(job, tuple(m.epoch for m in manifests), len(needed), size, tuple(damage))
+    return VerifyReport(job, tuple(m.epoch for m in manifests), len(needed), size, tuple(damage))
 
 
 def retained(view: LogView, floor: int) -> tuple[CheckpointManifest, ...]:

@@ -26,17 +26,17 @@ from tidegate.runtime.gang import Launcher
 from tidegate.runtime.gangs import JOIN_TIMEOUT_MS, GangSetup
 from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, heartbeat_s
 from tidegate.runtime.interrupt import stop_at_exit
+from tidegate.runtime.jobs import check_directories
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.lifecycle import Feeds, Spools, check_stored_sources, temporary_directory, with_stored_sources
 from tidegate.runtime.limits import allow_files
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.running import check_directories
 from tidegate.runtime.savepoint import Savepoint, read_savepoint
 from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.runtime.splits import SplitList
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import absolute_url, check_writable, local_path, open_store
@@ -100,7 +100,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
     check_stored_sources(plan, url or chosen, fresh=options.restore == "none")
     splits = _splits(plan, lambda spec: not hasattr(spec.source, "with_store"))
     _check_bounds(plan, options)
-    publisher = Publisher(plan)
+    publisher = SinkPublisher(plan)
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
     check_directories(plan)
     coordinator = DistributedCheckpointCoordinator(
@@ -226,7 +226,7 @@ def _store_url(job: str, store: str | None, options: JobOptions) -> str | None:
 def _gangs(
     launcher: Launcher,
     launch: Callable[[int, str | None], Launch],
-    publisher: Publisher,
+    publisher: SinkPublisher,
     savepoint: Savepoint | None,
     options: JobOptions,
 ) -> GangSetup:

@@ -21,13 +21,13 @@ from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     BarrierLeft,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
     InputsRecorded,
-    Process,
+    ProcessEvent,
     SnapshotComplete,
+    SubtaskEffect,
 )
 from tidegate.core.barrier.inject import CheckpointBarrierInjector, InjectBarrierCommand
 from tidegate.core.barrier.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, StreamMessage, Watermark
@@ -50,7 +50,7 @@ PIECES_PER_STEP = 4
 WATERMARK_INTERVAL_MS = 50
 
 
-class Stop(Enum):
+class Paused(Enum):
     """What work yields when it is asked to stop and can: it goes on after the barrier."""
 
     HERE = 0
@@ -59,8 +59,8 @@ class Stop(Enum):
 
 
 Batches: TypeAlias = Iterable[pa.RecordBatch]
-Piece: TypeAlias = "pa.RecordBatch | Watermark[pa.RecordBatch] | None"
-Work: TypeAlias = Iterator["Piece | Stop"]
+WorkPiece: TypeAlias = "pa.RecordBatch | Watermark[pa.RecordBatch] | None"
+Work: TypeAlias = Iterator["WorkPiece | Paused"]
 """Batches and watermarks to put on the outputs; ``None`` at the very end: the subtask finishes."""
 
 
@@ -174,8 +174,8 @@ class StageTask:
         """Put the next piece onto the outputs. False: there is none, or none before the barrier."""
         while self._work:
             for piece in self._work[0]:
-                if isinstance(piece, Stop):
-                    self._awaits_function = piece is Stop.FUNCTION
+                if isinstance(piece, Paused):
+                    self._awaits_function = piece is Paused.FUNCTION
                     return False
                 self._route(piece)
                 return True
@@ -259,11 +259,11 @@ class StageTask:
         if self.chain.has_pending:
             self._work.append(self._closed(BEGINNING_OF_TIME))
 
-    def perform(self, effects: list[Effect]) -> None:
+    def perform(self, effects: list[SubtaskEffect]) -> None:
         """Perform the protocol's effects, in their order."""
         for effect in effects:
             match effect:
-                case Process():
+                case ProcessEvent():
                     self._process(effect.input_id, effect.payload, effect.size_bytes)
                 case AdvanceWatermark():
                     self._work.append(self._watermarks(effect.timestamp))
@@ -369,10 +369,10 @@ class StageTask:
         if self._mapper is not None:
             self._mapper.release(timestamp)
             while self._mapper.busy:
-                yield Stop.FUNCTION
+                yield Paused.FUNCTION
         yield from self.chain.watermark(timestamp)
         while self.chain.has_pending:
-            yield Stop.HERE
+            yield Paused.HERE
             yield from self.chain.watermark(timestamp)
 
     def _closing(self) -> Work:
@@ -380,10 +380,10 @@ class StageTask:
             yield from self._watermarks(END_OF_TIME)
         yield from self.chain.end()
         while self._stopping:
-            yield Stop.HERE  # nothing may follow the end, so it waits for the barrier
+            yield Paused.HERE  # nothing may follow the end, so it waits for the barrier
         yield None
 
-    def _route(self, piece: Piece) -> None:
+    def _route(self, piece: WorkPiece) -> None:
         if piece is None:
             self.ended = True
             self.perform(self.protocol.finish())

@@ -82,7 +82,7 @@ class InlineExecutor(Executor):
         return future
 
 
-class Inline:
+class InlineThreads:
     """No threads at all, for deterministic tests."""
 
     def executor(self, name: str) -> Executor:

@@ -19,7 +19,7 @@ from tidegate.connectors.dataframe import OnFailure
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.failure.patience import Patience
-from tidegate.core.failure.restart import GiveUp, RestartAfter, Verdict
+from tidegate.core.failure.restart import RestartAfter, RestartVerdict, StopRestarting
 from tidegate.core.log.codec import decode, encode
 from tidegate.errors import WAITED_FOR, InvalidUseError, ThreadDied, TidegateError
 from tidegate.store.objects import bare_url
@@ -39,7 +39,7 @@ INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling fore
 """What Spark looks for in a callback's error to tell a stop from a failure. It does so with a regular expression that takes a
 stack frame per character: over Spark's own text, which carries stack traces, that is a StackOverflowError of a thousand lines."""
 
-Batches = Iterator[pa.RecordBatch]
+BatchIterator = Iterator[pa.RecordBatch]
 
 
 class InterruptedByStop(Exception):
@@ -154,7 +154,7 @@ class StreamFeed:
             waited_for, self._waited_for = self._waited_for, None
             failures += waited_for is None
             verdict = self._patience.failed() if waited_for is not None else _chances(failures)
-            if isinstance(verdict, GiveUp):
+            if isinstance(verdict, StopRestarting):
                 self._on_failure(f"the streaming query failed {verdict.failures} times without progress: {reason}")
                 return
             log.warning("the streaming query failed, starting it again: %s spool=%s", waited_for or reason, self._spool.root)
@@ -198,9 +198,9 @@ class StreamFeed:
             return self._query
 
 
-def _chances(failures: int) -> Verdict:
+def _chances(failures: int) -> RestartVerdict:
     if failures >= QUERY_FAILURES_MAX:
-        return GiveUp(failures)
+        return StopRestarting(failures)
     return RestartAfter(FIRST_PAUSE_MS << (failures - 1))
 
 
@@ -210,8 +210,10 @@ def written(frame: DataFrame, url: str, spool: Spool, batch_id: int, schema: pa.
     return [decode(Chunk, row.chunk.encode(), "spool") for row in rows]
 
 
-def _writer(url: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None) -> Callable[[Batches], Batches]:
-    def write(batches: Batches) -> Batches:
+def _writer(
+    url: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None
+) -> Callable[[BatchIterator], BatchIterator]:
+    def write(batches: BatchIterator) -> BatchIterator:
         context = TaskContext.get()
         assert context is not None
         chunks = write_chunks(open_store(url), spool, batch_id, context.partitionId(), batches, schema, event_time)

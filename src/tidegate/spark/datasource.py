@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import InvalidUseError
 from tidegate.runtime import inspect
-from tidegate.spark.frames import spark_schema
+from tidegate.spark.results import spark_schema
 
 TABLES = ("state", "checkpoints", "inflight")
 OPTIONS = {"store", "operator", "epoch", "job", "table", "path"}

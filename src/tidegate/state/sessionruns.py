@@ -28,7 +28,7 @@ _SEALED = -1
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-Merge = Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch]
+MergeSessions = Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch]
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +93,7 @@ class _Held:
 class SessionRuns:
     """Insert sessions, take out those that a watermark closes."""
 
-    def __init__(self, schema: pa.Schema, keys: Sequence[str], merge: Merge) -> None:
+    def __init__(self, schema: pa.Schema, keys: Sequence[str], merge: MergeSessions) -> None:
         self._schema = schema
         self._keys = tuple(keys)
         self._merge = merge

@@ -30,8 +30,8 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from tidegate.store.base import ObjectInfo, Piece
 from tidegate.store.filesystem import storage_error
+from tidegate.store.interface import ObjectInfo, Piece
 from tidegate.store.paths import check_length, check_path, check_prefix, check_range
 
 TEMPORARY_PREFIX = ".tmp-"

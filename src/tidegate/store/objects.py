@@ -38,7 +38,7 @@ from tidegate.errors import (
     StorageUnavailable,
     TidegateError,
 )
-from tidegate.store.base import ObjectInfo, Piece
+from tidegate.store.interface import ObjectInfo, Piece
 from tidegate.store.paths import check_length, check_path, check_prefix, check_range
 
 CONNECT_TIMEOUT = timedelta(seconds=5)

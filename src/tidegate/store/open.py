@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from tidegate.errors import InvalidUseError, TidegateError
-from tidegate.store.base import Store
 from tidegate.store.durable import DurableFileStore
+from tidegate.store.interface import Store
 
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 PROBE_FOLDER = "_probe"

@@ -39,10 +39,10 @@ from tidegate.supervise import supervised
 from tidegate.wire._gen.control_pb2 import CoordinatorMessage, Heartbeat, Hello, NodeMessage
 from tidegate.wire.gate import LogBudget
 from tidegate.wire.line import ControlSettings, Line, opened, sealed
-from tidegate.wire.outbox import LOOKS, Outbox, Watch
+from tidegate.wire.outbox import LOOKS, Outbox, SilenceWatch
 from tidegate.wire.prove import DriverProof
 from tidegate.wire.relay import ControlPort
-from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, Session, check_secret
+from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, SealPair, check_secret
 
 log = logging.getLogger("tidegate.control")
 
@@ -193,7 +193,7 @@ class ControlServer:
         self._listen(credentials)
         self._server.start()
         self._port.start(self._broken)
-        self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look, self._broken)
+        self._watch = SilenceWatch("tidegate-control-watch", self._settings.silence_s, self._look, self._broken)
 
     def close(self, grace_s: float = 2.0) -> None:
         """Send what is queued, end every stream and thread. Blocks for about ``grace_s`` at most.
@@ -255,7 +255,7 @@ class ControlServer:
         supervised("tidegate-control-read", serve, partial(self._reader_died, connection)).start()
         yield from sealed(connection.outgoing(), session)
 
-    def _prove(self, requests: Iterator[bytes]) -> Generator[bytes, None, Session]:
+    def _prove(self, requests: Iterator[bytes]) -> Generator[bytes, None, SealPair]:
         """Blocks for two messages; the port closes who lets it wait."""
         proof = DriverProof(self._secret, secrets.token_bytes(NONCE_BYTES), next(requests, b""))
         yield proof.answer
@@ -343,7 +343,7 @@ class ControlClient:
         self._attend = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
         self._line = Line(secret, self._outbox)
         self._call = self._attend(self._line.outgoing())
-        self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look, self._died)
+        self._watch = SilenceWatch("tidegate-control-watch", self._settings.silence_s, self._look, self._died)
         self._reader = supervised("tidegate-control-read", self._read, self._died)
         self._reader.start()
 

@@ -83,7 +83,7 @@ class Outbox(Generic[M]):
         return self._heartbeat()
 
 
-class Watch:
+class SilenceWatch:
     """A thread that looks for silence many times in each allowed span."""
 
     def __init__(self, name: str, silence_s: float, look: Callable[[float], None], died: Died) -> None:

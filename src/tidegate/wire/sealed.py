@@ -12,7 +12,7 @@ import threading
 from tidegate.errors import RetryableError
 from tidegate.wire.connection import Connection
 from tidegate.wire.frames import Bytes
-from tidegate.wire.seal import TAG_BYTES, Session
+from tidegate.wire.seal import TAG_BYTES, SealPair
 
 RECORD_BYTES_MAX = 256 << 10
 _LENGTH = struct.Struct("<I")
@@ -21,7 +21,7 @@ _LENGTH = struct.Struct("<I")
 class SealedConnection:
     """Both directions tagged; what a ``Connection`` may do in which thread holds here too."""
 
-    def __init__(self, plain: Connection, session: Session) -> None:
+    def __init__(self, plain: Connection, session: SealPair) -> None:
         self._plain = plain
         self._session = session
         self._sending = threading.Lock()

@@ -161,7 +161,7 @@ class Cut:
     """The snapshot fires now and no input is held any more. The barrier's flag tells the mode.
 
     ``record``: the inputs whose barrier had not had its turn. What they have queued before it is recorded,
-    and what arrives on them until their ``Stop``. If the barrier is queued already, the ``Stop`` comes next.
+    and what arrives on them until their ``StopRecording``. If the barrier is queued already, the ``StopRecording`` comes next.
     """
 
     barrier: CheckpointBarrier
@@ -169,14 +169,14 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRecording:
     """Stop recording this input: its barrier or its end was received."""
 
     input_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class RecordingDone:
     """Nothing is left to record for this checkpoint. ``last_input`` kept it waiting longest, if one did."""
 
     checkpoint_id: int
@@ -191,7 +191,7 @@ class Drop:
     newer: int = 0
 
 
-Outcome: TypeAlias = Hold | Cut | Stop | Closed | Drop
+Outcome: TypeAlias = Hold | Cut | StopRecording | RecordingDone | Drop
 
 
 class BarrierAligner:
@@ -296,7 +296,7 @@ class BarrierAligner:
     def _close(self, known: frozenset[int]) -> list[Outcome]:
         assert isinstance(self.state, Recording)
         barrier, missing = self.state.barrier, self.state.missing
-        stops: list[Outcome] = [Stop(input_id) for input_id in sorted(known & missing)]
+        stops: list[Outcome] = [StopRecording(input_id) for input_id in sorted(known & missing)]
         if not stops:
             return []
         if missing - known:
@@ -304,10 +304,10 @@ class BarrierAligner:
             return stops
         return [*stops, self._settle(barrier, min(known) if len(known) == 1 else None)]
 
-    def _settle(self, barrier: CheckpointBarrier, last_input: int | None) -> Closed:
+    def _settle(self, barrier: CheckpointBarrier, last_input: int | None) -> RecordingDone:
         self.state = Idle()
         self.dead = max(self.dead, barrier.checkpoint_id)
-        return Closed(barrier.checkpoint_id, last_input)
+        return RecordingDone(barrier.checkpoint_id, last_input)
 
     def _drop(self, barrier: CheckpointBarrier, newer: int = 0) -> list[Outcome]:
         self.state = Idle()

@@ -40,7 +40,7 @@ class UnalignedSnapshot(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Process(Generic[T]):
+class ProcessEvent(Generic[T]):
     """Hand this payload to the operator. ``size_bytes`` is what its sender gets back."""
 
     input_id: int
@@ -116,8 +116,8 @@ class Forward:
     signal: ControlSignal
 
 
-Effect: TypeAlias = (
-    Process[Any]
+SubtaskEffect: TypeAlias = (
+    ProcessEvent[Any]
     | AdvanceWatermark
     | Fire
     | InputsRecorded[Any]

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from tidegate.core.barrier.align import DEFAULT_CONFIG, UnalignedCheckpointConfig, as_aligned
-from tidegate.core.barrier.effects import BarrierLeft, CheckpointFailed, Effect, InFlightChannelData
+from tidegate.core.barrier.effects import BarrierLeft, CheckpointFailed, InFlightChannelData, SubtaskEffect
 from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage
 from tidegate.core.barrier.record import ChannelRecording
 from tidegate.errors import ProtocolError
@@ -82,7 +82,7 @@ class OutputQueue(Generic[T]):
             self._ended = self._end_queued = True
         self._queue.append(message)
 
-    def enqueue(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def enqueue(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         """Put a barrier on this output: at the head if flagged or past its deadline, else at the tail."""
         self._overtaken = _nothing(self.output_id)
         is_urgent = barrier.is_unaligned or barrier.checkpoint_id <= self._overdue
@@ -94,7 +94,7 @@ class OutputQueue(Generic[T]):
         self._queue.append(Barrier(self._waiting))
         return []
 
-    def deadline(self, checkpoint_id: int) -> list[Effect]:
+    def deadline(self, checkpoint_id: int) -> list[SubtaskEffect]:
         """The id's deadline passed: its barrier goes to the head, now or when it is enqueued. Idempotent."""
         self._overdue = max(self._overdue, checkpoint_id)
         barrier = self._waiting
@@ -104,7 +104,7 @@ class OutputQueue(Generic[T]):
             return []
         return self._to_head(barrier.as_unaligned(), self._queue.index(Barrier(barrier)))
 
-    def abort(self, checkpoint_id: int) -> list[Effect]:
+    def abort(self, checkpoint_id: int) -> list[SubtaskEffect]:
         """Forget what this id and those below recorded, and promote them no more. Idempotent.
 
         A waiting barrier stays in line: a receiver that has not heard of the abort may be waiting for it.
@@ -118,7 +118,7 @@ class OutputQueue(Generic[T]):
         """What goes next. A flagged barrier needs no credit."""
         return self._queue[0] if self._queue else None
 
-    def take(self) -> tuple[StreamMessage[T], list[Effect]]:
+    def take(self) -> tuple[StreamMessage[T], list[SubtaskEffect]]:
         """The head was handed to the transport."""
         if not self._queue:
             raise ProtocolError(f"nothing to take output={self.output_id}")
@@ -131,7 +131,7 @@ class OutputQueue(Generic[T]):
             return message, self._left(message.barrier)
         return message, []
 
-    def _left(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def _left(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         if barrier != self._waiting:
             return []
         overtaken, self._overtaken, self._waiting = self._overtaken, _nothing(self.output_id), None
@@ -139,7 +139,7 @@ class OutputQueue(Generic[T]):
             return []
         return [BarrierLeft(self.output_id, barrier.checkpoint_id, overtaken)]
 
-    def _to_head(self, barrier: CheckpointBarrier, index: int) -> list[Effect]:
+    def _to_head(self, barrier: CheckpointBarrier, index: int) -> list[SubtaskEffect]:
         """Move the barrier over the first ``index`` messages. Older barriers among them are over: they go."""
         queue = list(self._queue)
         before = [message for message in queue[:index] if not isinstance(message, Barrier)]
@@ -148,7 +148,7 @@ class OutputQueue(Generic[T]):
         self._waiting = barrier
         return self._record(barrier.checkpoint_id, before)
 
-    def _record(self, checkpoint_id: int, passed: list[StreamMessage[T]]) -> list[Effect]:
+    def _record(self, checkpoint_id: int, passed: list[StreamMessage[T]]) -> list[SubtaskEffect]:
         channel = f"output {self.output_id}"
         recording = ChannelRecording[T](channel, self._config.max_inflight_buffer_bytes)
         recording.add_all(passed)

@@ -16,7 +16,6 @@ from tidegate.core.barrier.align import (
     DEFAULT_CONFIG,
     Aligning,
     BarrierAligner,
-    Closed,
     Complete,
     Cut,
     Drop,
@@ -24,19 +23,20 @@ from tidegate.core.barrier.align import (
     KeyAligner,
     Outcome,
     Recording,
-    Stop,
+    RecordingDone,
+    StopRecording,
     UnalignedCheckpointConfig,
     Waiting,
 )
 from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
     InputsRecorded,
-    Process,
+    ProcessEvent,
+    SubtaskEffect,
     aborted,
 )
 from tidegate.core.barrier.input import BEGINNING_OF_TIME, InputChannel
@@ -143,7 +143,7 @@ class UnalignedCheckpointer(Generic[T]):
 
     # -- facts -----------------------------------------------------------------------------------------------
 
-    def receive(self, input_id: int, message: StreamMessage[T]) -> list[Effect]:
+    def receive(self, input_id: int, message: StreamMessage[T]) -> list[SubtaskEffect]:
         """The network brought a message. It is queued; what acts at receipt acts now."""
         channel = self._channels.get(input_id)
         if channel is None or channel.end_received:
@@ -157,7 +157,7 @@ class UnalignedCheckpointer(Generic[T]):
         self._enqueue(channel, message)
         return self._receive_end(channel) if kind is End else []
 
-    def poll(self) -> list[Effect]:
+    def poll(self) -> list[SubtaskEffect]:
         """Process one message. ``[]``: nothing can run, or the message asks for nothing."""
         if not self._ready:
             return []
@@ -166,10 +166,10 @@ class UnalignedCheckpointer(Generic[T]):
         if isinstance(message, Event):
             if channel.queue:
                 self._ready.append(channel)
-            return [Process(channel.input_id, message.payload, message.size_bytes)]
+            return [ProcessEvent(channel.input_id, message.payload, message.size_bytes)]
         return self._turn(channel, message)
 
-    def started(self, checkpoint_id: int, *, epoch: int = 0, aligned: bool = False) -> list[Effect]:
+    def started(self, checkpoint_id: int, *, epoch: int = 0, aligned: bool = False) -> list[SubtaskEffect]:
         """A checkpoint was triggered somewhere. ``aligned``: it must never overtake data (a savepoint)."""
         if checkpoint_id <= self._aligner.dead:
             return []
@@ -178,7 +178,7 @@ class UnalignedCheckpointer(Generic[T]):
             self._pinned = checkpoint_id
         return self.deadline(checkpoint_id) if self._config.force_unaligned else []
 
-    def deadline(self, checkpoint_id: int) -> list[Effect]:
+    def deadline(self, checkpoint_id: int) -> list[SubtaskEffect]:
         """The id's alignment deadline passed: its known barriers and ends are pulled forward. Idempotent."""
         if not self._may_overtake or checkpoint_id == self._pinned:
             return []
@@ -189,11 +189,11 @@ class UnalignedCheckpointer(Generic[T]):
         self._by_deadline = not self._config.force_unaligned
         return self._perform(self._aligner.deadline(barrier, self._known(checkpoint_id)))
 
-    def abort(self, checkpoint_id: int, reason: str = "") -> list[Effect]:
+    def abort(self, checkpoint_id: int, reason: str = "") -> list[SubtaskEffect]:
         """This id and all below are over. Idempotent."""
         return self._perform(self._aligner.abort(checkpoint_id), reason)
 
-    def idle(self, input_id: int, is_idle: bool) -> list[Effect]:
+    def idle(self, input_id: int, is_idle: bool) -> list[SubtaskEffect]:
         """An idle input does not hold back the watermark."""
         self._channels[input_id].idle = is_idle
         return self._advance()
@@ -205,17 +205,17 @@ class UnalignedCheckpointer(Generic[T]):
         if len(channel.queue) == 1 and not (channel.held or channel.held_by_control):
             self._ready.append(channel)
 
-    def _recorded(self, recording: ChannelRecording[T], message: StreamMessage[T]) -> list[Effect]:
+    def _recorded(self, recording: ChannelRecording[T], message: StreamMessage[T]) -> list[SubtaskEffect]:
         recording.add(message)
         excess = recording.excess(self._record.checkpoint_id)
         return [] if excess is None else [self._fail(excess)]
 
-    def _receive_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[Effect]:
+    def _receive_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[SubtaskEffect]:
         barrier, state = message.barrier, self._aligner.state
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id <= self._aligner.dead:
             return []
-        effects: list[Effect] = []
+        effects: list[SubtaskEffect] = []
         if isinstance(state, Recording):
             if checkpoint_id <= state.barrier.checkpoint_id:
                 return self._perform(self._aligner.overtake(barrier, frozenset((channel.input_id,))))
@@ -226,7 +226,7 @@ class UnalignedCheckpointer(Generic[T]):
         self._enqueue(channel, message)
         return [*effects, *self._overtake(barrier)] if self._acts_at_receipt(barrier) else effects
 
-    def _receive_end(self, channel: InputChannel[T]) -> list[Effect]:
+    def _receive_end(self, channel: InputChannel[T]) -> list[SubtaskEffect]:
         channel.end_received = True
         effects = self._perform(self._aligner.end_received(channel.input_id))
         if self._started is not None and self._acts_at_receipt(self._started):
@@ -241,7 +241,7 @@ class UnalignedCheckpointer(Generic[T]):
     def _stays_aligned(self, barrier: CheckpointBarrier) -> bool:
         return not self._may_overtake or barrier.checkpoint_id == self._pinned or self._config.keeps_aligned(barrier)
 
-    def _overtake(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def _overtake(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         self._by_deadline = barrier.is_aligned and not self._config.force_unaligned
         return self._perform(self._aligner.overtake(barrier, self._known(barrier.checkpoint_id)))
 
@@ -261,9 +261,9 @@ class UnalignedCheckpointer(Generic[T]):
 
     # -- turns -----------------------------------------------------------------------------------------------
 
-    def _turn(self, channel: InputChannel[T], message: StreamMessage[T]) -> list[Effect]:
+    def _turn(self, channel: InputChannel[T], message: StreamMessage[T]) -> list[SubtaskEffect]:
         """Anything but an event has its turn. The channel is not in ``_ready`` meanwhile."""
-        effects: list[Effect]
+        effects: list[SubtaskEffect]
         match message:
             case Watermark(timestamp):
                 effects = self._turn_watermark(channel, timestamp)
@@ -278,7 +278,7 @@ class UnalignedCheckpointer(Generic[T]):
         self._refresh()
         return effects
 
-    def _turn_watermark(self, channel: InputChannel[T], timestamp: int) -> list[Effect]:
+    def _turn_watermark(self, channel: InputChannel[T], timestamp: int) -> list[SubtaskEffect]:
         """An idle channel does not count. When none counts, this fan-in is idle itself and says so."""
         was_idle = self._is_idle()
         channel.idle = timestamp == IDLE
@@ -291,7 +291,7 @@ class UnalignedCheckpointer(Generic[T]):
     def _is_idle(self) -> bool:
         return bool(self._open) and all(channel.idle for channel in self._open.values())
 
-    def _turn_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[Effect]:
+    def _turn_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[SubtaskEffect]:
         if not self._acts_at_receipt(message.barrier):
             return self._perform(self._aligner.turn(channel.input_id, message.barrier))
         # It became overdue by a later id's deadline. Back in the queue it is found like any queued barrier.
@@ -301,7 +301,7 @@ class UnalignedCheckpointer(Generic[T]):
             channel.queue.popleft()
         return effects
 
-    def _turn_control(self, channel: InputChannel[T], message: Control[T]) -> list[Effect]:
+    def _turn_control(self, channel: InputChannel[T], message: Control[T]) -> list[SubtaskEffect]:
         signal = message.signal
         if not signal.is_barrier:
             return [Forward(signal)]
@@ -315,7 +315,7 @@ class UnalignedCheckpointer(Generic[T]):
         channel.held_by_control = True
         return self._answer(answer)
 
-    def _answer(self, answer: Waiting | Complete | None) -> list[Effect]:
+    def _answer(self, answer: Waiting | Complete | None) -> list[SubtaskEffect]:
         if not isinstance(answer, Complete):
             return []
         assert self._signal is not None
@@ -323,7 +323,7 @@ class UnalignedCheckpointer(Generic[T]):
             channel.held_by_control = False
         return [Forward(self._signal)]
 
-    def _turn_end(self, channel: InputChannel[T]) -> list[Effect]:
+    def _turn_end(self, channel: InputChannel[T]) -> list[SubtaskEffect]:
         del self._open[channel.input_id]
         effects = self._advance() or ([AdvanceWatermark(IDLE)] if self._is_idle() else [])
         effects += self._perform(self._aligner.ended(channel.input_id))
@@ -332,7 +332,7 @@ class UnalignedCheckpointer(Generic[T]):
             effects.append(Ended())
         return effects
 
-    def _advance(self) -> list[Effect]:
+    def _advance(self) -> list[SubtaskEffect]:
         lowest = min((c.watermark for c in self._open.values() if not c.idle), default=self._watermark)
         if lowest <= self._watermark:
             return []
@@ -348,8 +348,8 @@ class UnalignedCheckpointer(Generic[T]):
 
     # -- outcomes of the alignment ---------------------------------------------------------------------------
 
-    def _perform(self, outcomes: Iterable[Outcome], reason: str = "") -> list[Effect]:
-        effects: list[Effect] = []
+    def _perform(self, outcomes: Iterable[Outcome], reason: str = "") -> list[SubtaskEffect]:
+        effects: list[SubtaskEffect] = []
         for outcome in outcomes:
             match outcome:
                 case Hold(input_id):
@@ -358,9 +358,9 @@ class UnalignedCheckpointer(Generic[T]):
                     effects.append(self._cut(barrier, record))
                     if isinstance(effects[-1], CheckpointFailed):
                         break
-                case Stop(input_id):
+                case StopRecording(input_id):
                     self._channels[input_id].recording = None
-                case Closed(_, last_input):
+                case RecordingDone(_, last_input):
                     effects.append(InputsRecorded(self._record.close(last_input)))
                 case Drop(checkpoint_id, newer):
                     self._let_go()

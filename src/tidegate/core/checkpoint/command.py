@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tidegate.core.checkpoint.attempt import Attempt
 from tidegate.core.checkpoint.effects import (
     CheckpointStarted,
-    Effect,
+    CoordinatorEffect,
     SendAbort,
     SendCommitted,
     SendFinalize,
@@ -19,7 +19,7 @@ from tidegate.core.checkpoint.effects import (
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 
 
-def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[Effect]:
+def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -> list[CoordinatorEffect]:
     """Tell every node that it begins, BEFORE any of them is told to inject or to report its last state."""
     threshold_ms = attempt.alignment_timeout_ms(config)
     started = CheckpointStarted(
@@ -33,14 +33,14 @@ def start(attempt: Attempt, stamp: Stamp, config: DistributedCheckpointConfig) -
         aligned=threshold_ms is None,
     )
     nodes, numbers = sorted(attempt.nodes), (attempt.checkpoint_id, attempt.epoch)
-    begin: list[Effect] = [SendStarted(node, stamp, started) for node in nodes]
+    begin: list[CoordinatorEffect] = [SendStarted(node, stamp, started) for node in nodes]
     if attempt.final:
         return [*begin, *(SendFinalize(node, stamp, *numbers) for node in nodes)]
     unaligned = threshold_ms == 0
     return [*begin, *(SendInject(node, stamp, *numbers, unaligned) for node in sorted(attempt.sources))]
 
 
-def promote(attempt: Attempt, stamp: Stamp) -> list[Effect]:
+def promote(attempt: Attempt, stamp: Stamp) -> list[CoordinatorEffect]:
     """Let barriers overtake where they have not left yet.
 
     A node that has reported has nothing left to promote.
@@ -48,11 +48,11 @@ def promote(attempt: Attempt, stamp: Stamp) -> list[Effect]:
     return [SendPromote(node, stamp, attempt.checkpoint_id) for node in sorted(attempt.missing)]
 
 
-def abort(nodes: Iterable[int], stamp: Stamp, checkpoint_id: int, reason: str) -> list[Effect]:
+def abort(nodes: Iterable[int], stamp: Stamp, checkpoint_id: int, reason: str) -> list[CoordinatorEffect]:
     """This id and all below it are dead."""
     return [SendAbort(node, stamp, checkpoint_id, reason) for node in sorted(nodes)]
 
 
-def committed(attempt: Attempt, stamp: Stamp) -> list[Effect]:
+def committed(attempt: Attempt, stamp: Stamp) -> list[CoordinatorEffect]:
     """The manifest is in the log."""
     return [SendCommitted(n, stamp, attempt.epoch, attempt.checkpoint_id) for n in sorted(attempt.nodes)]

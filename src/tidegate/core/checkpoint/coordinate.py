@@ -59,7 +59,7 @@ class DistributedCheckpointCoordinator(Leader):
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self._timer: int | None = None
 
-    def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[do.Effect]:
+    def handle(self, event: events.CoordinatorEvent, now_ms: int, wall_ms: int = 0) -> list[do.CoordinatorEffect]:
         """Take an event, return the effects that follow, to be performed in this order.
 
         ``now_ms`` never goes back. ``wall_ms`` is the time of day, for people. An error leaves everything as
@@ -84,7 +84,7 @@ class DistributedCheckpointCoordinator(Leader):
         """The id of the next attempt: larger than any before, whoever made it."""
         return CheckpointId.of(self._own_term(), self._counter + 1)
 
-    def _dispatch(self, event: events.Event, now_ms: int) -> None:
+    def _dispatch(self, event: events.CoordinatorEvent, now_ms: int) -> None:
         match event:
             case events.LogRead():
                 self._log_read(event, now_ms)
@@ -119,7 +119,7 @@ class DistributedCheckpointCoordinator(Leader):
             case _:
                 assert_never(event)
 
-    def _after_the_end(self, event: events.Event) -> None:
+    def _after_the_end(self, event: events.CoordinatorEvent) -> None:
         if isinstance(event, events.TriggerRequested):
             self._refuse(event, f"this coordinator is {self.mode.value}")
         elif not isinstance(event, events.Tick):

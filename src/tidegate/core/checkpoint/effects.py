@@ -329,7 +329,7 @@ class JobStopped:
     """The gang has ended on request and nothing is under way."""
 
 
-Effect: TypeAlias = (
+CoordinatorEffect: TypeAlias = (
     PutEntry
     | ReadLog
     | CheckLog

@@ -207,7 +207,7 @@ class HideFailed:
     reason: str
 
 
-Event: TypeAlias = (
+CoordinatorEvent: TypeAlias = (
     LogRead
     | PutAnswered
     | LogChecked

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from tidegate.core.checkpoint import command
 from tidegate.core.checkpoint.effects import (
-    Effect,
+    CoordinatorEffect,
     Hide,
     JobFinished,
     JobStopped,
@@ -68,7 +68,7 @@ class Leader:
         self._appender = LogAppender(config.put_retry_ms, config.put_give_up_ms)
         self._confirmer = LogConfirmer(config.put_retry_ms, config.put_give_up_ms)
         self._publisher = Publisher.of(config)
-        self._out: list[Effect] = []
+        self._out: list[CoordinatorEffect] = []
         self._writes = 0
         self._wall_ms = 0
         self._stopping = False

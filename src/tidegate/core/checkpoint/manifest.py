@@ -333,4 +333,4 @@ def check_crc(crc32c: int, path: str) -> None:
         raise InvalidUseError(f"a CRC-32C has 32 bits crc32c={crc32c} path={path}")
 
 
-Outcome = Literal["fired", "finished"]
+TaskOutcome = Literal["fired", "finished"]

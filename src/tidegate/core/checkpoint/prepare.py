@@ -17,8 +17,8 @@ from tidegate.core.checkpoint.manifest import (
     InFlightEntry,
     ObjectEntry,
     OperatorSnapshotEntry,
-    Outcome,
     SourceOffsetEntry,
+    TaskOutcome,
     TaskStats,
     byte_ranges,
 )
@@ -47,7 +47,7 @@ class TaskReport:
 
     task: str
     subtask: int
-    outcome: Outcome
+    outcome: TaskOutcome
     channels: tuple[ChannelRef, ...] = ()
 
 

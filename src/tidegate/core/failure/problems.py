@@ -13,7 +13,7 @@ from typing import TypeAlias
 from tidegate.core.checkpoint.effects import (
     CheckpointAborted,
     CheckpointCompleted,
-    Effect,
+    CoordinatorEffect,
     Hide,
     JobFinished,
     JobStopped,
@@ -22,7 +22,7 @@ from tidegate.core.checkpoint.effects import (
     StartGang,
 )
 from tidegate.core.checkpoint.events import (
-    Event,
+    CoordinatorEvent,
     Hidden,
     HideFailed,
     Published,
@@ -116,7 +116,7 @@ class Problems:
         """When ``look`` has something to find, unless answers come before."""
         return min((since + _SLOW_MS[kind] for kind, (since, _) in self._asked.items()), default=None)
 
-    def noted(self, fact: Event | Effect, now_ms: int, wall_ms: int) -> tuple[Notice, ...]:
+    def noted(self, fact: CoordinatorEvent | CoordinatorEffect, now_ms: int, wall_ms: int) -> tuple[Notice, ...]:
         """Something happened, or was ordered."""
         match fact:
             case PutEntry():

@@ -125,13 +125,13 @@ class RestartAfter:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class StopRestarting:
     """It failed ``failures`` times without progress: the job has failed."""
 
     failures: int
 
 
-Verdict: TypeAlias = RestartAfter | GiveUp
+RestartVerdict: TypeAlias = RestartAfter | StopRestarting
 
 
 class Restarts:
@@ -152,7 +152,7 @@ class Restarts:
         self._user_errors = 0
         self._commits += 1
 
-    def lost(self, failure: Failure) -> Verdict:
+    def lost(self, failure: Failure) -> RestartVerdict:
         """The gang was lost, for this reason."""
         self._failures += 1
         self._user_errors += failure.comes_again
@@ -163,7 +163,7 @@ class Restarts:
             or self._user_errors > policy.user_error_limit
             or self._repeats > policy.same_error_limit
         ):
-            return GiveUp(max(self._failures, self._repeats))
+            return StopRestarting(max(self._failures, self._repeats))
         self.total += 1
         wait = policy.first_wait_ms << min(self._failures - 1, 30)
         return RestartAfter(min(wait, policy.longest_wait_ms))

@@ -17,7 +17,7 @@ from tidegate.core.log.view import LogView
 from tidegate.errors import InvalidUseError
 
 RestoreChoice: TypeAlias = Literal["latest", "none"] | int
-Fault: TypeAlias = Callable[[CheckpointManifest], str | None]
+FindFault: TypeAlias = Callable[[CheckpointManifest], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Case:
 
     view: LogView
     shape: PlanShape
-    fault: Fault
+    fault: FindFault
     can_hide: bool
     can_hide_unnamed: bool
 
@@ -72,7 +72,7 @@ class _Case:
 def resolve(
     view: LogView,
     shape: PlanShape,
-    fault: Fault,
+    fault: FindFault,
     restore: RestoreChoice = "latest",
     *,
     can_hide: bool = True,

@@ -68,7 +68,7 @@ class Outrun:
     why: str
 
 
-Verdict: TypeAlias = Take | Denied | Outrun
+OwnershipVerdict: TypeAlias = Take | Denied | Outrun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Claim:
     seen: str | None = None
 
 
-def judge(claim: Claim, holder: Holder | None, *, idle: bool) -> Verdict:
+def judge(claim: Claim, holder: Holder | None, *, idle: bool) -> OwnershipVerdict:
     """May it be taken? ``idle``: the sink shows no rows and none wait."""
     if holder is None:
         return Take(set_aside=False)
@@ -96,7 +96,7 @@ def judge(claim: Claim, holder: Holder | None, *, idle: bool) -> Verdict:
     return Take(set_aside=True) if claim.take or over else Denied(_belongs(owner))
 
 
-def _within_log(claim: Claim, holder: Holder) -> Verdict:
+def _within_log(claim: Claim, holder: Holder) -> OwnershipVerdict:
     mine, owner = claim.mine, holder.owner
     if owner.term > mine.term and owner.run != claim.seen:
         return Outrun(replaced(owner))

@@ -18,7 +18,7 @@ from tidegate.plan.physical import PhysicalPlan
 from tidegate.store.open import absolute_url, local_path
 
 
-class Running(Protocol):
+class RunningJob(Protocol):
     """The part of a leader that is asked."""
 
     job: str
@@ -27,11 +27,11 @@ class Running(Protocol):
 
 
 _lock = threading.Lock()
-_jobs: dict[tuple[str, str], Running | None] = {}
+_jobs: dict[tuple[str, str], RunningJob | None] = {}
 
 
 @contextmanager
-def starting(job: str, store: str | None) -> Iterator[Callable[[Running], None]]:
+def starting(job: str, store: str | None) -> Iterator[Callable[[RunningJob], None]]:
     """Refuse a start while this job runs, or is being started, from this store in this process; returns what notes the leader.
 
     Without a store it is the sinks that tell: whoever has them is running.
@@ -49,7 +49,7 @@ def starting(job: str, store: str | None) -> Iterator[Callable[[Running], None]]
             )
         _jobs[key] = None
 
-    def note(leader: Running) -> None:
+    def note(leader: RunningJob) -> None:
         with _lock:
             _jobs[key] = leader
 

@@ -9,7 +9,7 @@ import pytest
 from test_view import commit, takeover
 from torn import torn
 
-from tidegate.core.log.ownership import (
+from tidegate.core.log.owner import (
     Claim,
     Denied,
     Holder,
