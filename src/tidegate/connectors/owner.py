@@ -6,7 +6,7 @@
 
 A run looks into ``_owner`` before it publishes and when a staged file is gone. In between it may be overtaken, and then finds
 nothing to rename: another log's run moves all staged files away, AFTER its name is in ``_owner``. Whether a run may take a
-directory is decided in ``core.ownership``.
+directory is decided in ``core.log.owner``.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Sink(Protocol):
     whatever gang.
 
     A sink that others may write to as well has ``check_claim(claim)``, ``claim(claim)``, ``holder()`` and ``newest_id()``, see
-    ``core.ownership``; what ``claim`` returns is asked before every publish.
+    ``core.log.owner``; what ``claim`` returns is asked before every publish.
     """
 
     def writer(self, context: WriterContext) -> SinkWriter:

@@ -164,7 +164,7 @@ def _unable(launch: Launch, index: int, error: Exception) -> str:
     gang = launch.setup.gang
     control.send(pb.NodeMessage(gang=gang, hello=hello))
     control.send(pb.NodeMessage(gang=gang, failed=last_words(gang, error)))
-    told.wait(launch.stall_timeout_s)  # for the driver's order to stop: then it has heard
+    told.wait(launch.stall_timeout_s)  # for the driver's command to stop: then it has heard
     control.close()
     if lost:
         raise error

@@ -1,4 +1,4 @@
-"""What is wrong with a running job, for people: lines in the log, ``Job.problems``, a few metrics. ``core.problems`` decides."""
+"""What is wrong with a running job, for people: log lines, ``Job.problems``, a few metrics. ``core.failure.problems`` decides."""
 
 from __future__ import annotations
 

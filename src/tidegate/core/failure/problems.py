@@ -60,7 +60,7 @@ _ADVICE = {
     ProblemKind.CHECKPOINTS: "fix the cause: until a checkpoint is committed, a restart repeats all rows since the last one",
 }
 _SLOW_MS = {ProblemKind.LOG: 10_000, ProblemKind.SINKS: 60_000}
-"""An order that has no answer for so long is a problem. A sink's commit may be a user's function, which may take its time."""
+"""An effect that has no answer for so long is a problem. A sink's commit may be a user's function, which may take its time."""
 
 
 @dataclass(frozen=True, slots=True)
