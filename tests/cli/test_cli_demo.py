@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli_watch import Scripted
+from test_cli_follow import Scripted
 
 from tidegate.bench.data import DataSpec, ensure
 from tidegate.cli import demo

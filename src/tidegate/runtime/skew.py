@@ -19,7 +19,7 @@ from tidegate.core.barrier.subtask import Subtask
 from tidegate.values import BEGINNING_OF_TIME
 
 SKEW_MAX_MS = 100
-"""A source may be this long before the slowest: enough for what is on its way, and for peers that are scheduled in turns."""
+"""The skew that a source may have: enough for what is on its way, and for peers that are scheduled in turns."""
 STALLED_MS = 100
 """When the slowest has not moved for this long it may be waiting for us, or for its own input: then reading goes on."""
 HISTORY_MAX = 64
