@@ -126,7 +126,7 @@ def test_a_store_that_cannot_be_listed_when_the_gang_is_lost_is_named_too() -> N
         (Replaced(BY, 9), "process 7 on there leads since 2023-11-14 22:13:20 UTC leader=abc term=9"),
         (Replaced(Takeover(slot=9, term=9, write_id="x", leader="abc"), 9), "on an unknown host leads since an unknown time"),
         (Replaced(None, 9, "its checksum differs"), "another driver has taken over slot=9: its checksum differs; this driver"),
-        (StoreSilent(61_000, "503"), "no answer for 61 s, so nobody knows what the log holds: check the store"),
+        (StoreSilent(61_000, "503"), "did not answer for 61 s, so nobody knows what the log holds: check the store"),
         (Unpublishable(20, "no space"), "could not be made visible in 20 tries: fix the sink and start the job again"),
     ],
 )
