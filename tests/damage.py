@@ -14,15 +14,15 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
     """These bytes with one to three kinds of damage. Now and then they come out as they were."""
     data = bytearray(whole)
     for how in draw(st.lists(st.sampled_from(("flip", "cut", "repeat", "insert")), min_size=1, max_size=3)):
-        place = draw(st.integers(0, max(0, len(data) - 1)))
+        index = draw(st.integers(0, max(0, len(data) - 1)))
         if how == "flip" and data:
-            data[place] ^= 1 << draw(st.integers(0, 7))
+            data[index] ^= 1 << draw(st.integers(0, 7))
         elif how == "cut":
-            del data[place:]
+            del data[index:]
         elif how == "repeat":
-            data[place:place] = data[place : place + draw(st.integers(1, 16))]
+            data[index:index] = data[index : index + draw(st.integers(1, 16))]
         else:
-            data[place:place] = draw(st.binary(max_size=8))
+            data[index:index] = draw(st.binary(max_size=8))
     return bytes(data)
 
 
@@ -39,9 +39,9 @@ def with_wrong_parts(draw: st.DrawFn, record: dict[str, Any]) -> dict[str, Any]:
     """A JSON object in which one or two parts, at any depth, are missing or something else."""
     wrong: dict[str, Any] = json.loads(json.dumps(record))
     for _ in range(draw(st.integers(1, 2))):
-        places = list(_places(wrong))
-        if places:
-            holder, key = places[draw(st.integers(0, len(places) - 1))]
+        parts = list(_parts(wrong))
+        if parts:
+            holder, key = parts[draw(st.integers(0, len(parts) - 1))]
             if draw(st.integers(0, 3)):
                 holder[key] = draw(json_values)
             else:
@@ -49,9 +49,9 @@ def with_wrong_parts(draw: st.DrawFn, record: dict[str, Any]) -> dict[str, Any]:
     return wrong
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every part of a JSON value, as what holds it and its key there."""
     for key in sorted(value) if isinstance(value, dict) else range(len(value)):
         yield value, key
         if isinstance(value[key], dict | list):
-            yield from _places(value[key])
+            yield from _parts(value[key])

@@ -27,7 +27,7 @@ RESULTS = running_schema(("key",), AGGREGATES, ROWS)
 
 
 def partials(keys: np.ndarray, rng: np.random.Generator) -> pa.RecordBatch:
-    """One row per key, as senders give them."""
+    """One row per key, as senders send them."""
     values = pa.array(rng.random(len(keys)))
     return pa.RecordBatch.from_arrays([pa.array(keys), pa.array(np.ones(len(keys), np.int64)), values, values], schema=PARTIALS)
 
@@ -44,12 +44,12 @@ def timed(operator: Operator, batches: list[pa.RecordBatch]) -> str:
 
 
 def barrier(operator: Operator) -> str:
-    """Give the changed keys, then freeze."""
+    """Emit the changed keys, then freeze."""
     start = time.process_time()
     rows = sum(batch.num_rows for batch in operator.before_barrier())
-    given = time.process_time()
+    emitted = time.process_time()
     operator.freeze()
-    return f"{rows} keys changed: given in {given - start:.4f} s, frozen in {time.process_time() - given:.4f} s"
+    return f"{rows} keys changed: emitted in {emitted - start:.4f} s, frozen in {time.process_time() - emitted:.4f} s"
 
 
 def main(keys: int) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,10 @@ def modules() -> list[str]:
 
 
 def _paths() -> dict[str, Path]:
-    """Where each is. Names are unique: a test file is found by the module's."""
-    found = {path.stem: path for path in CORE.rglob("*.py") if path.stem != "__init__"}
-    assert len(found) == sum(path.stem != "__init__" for path in CORE.rglob("*.py"))
-    return found
+    """Where each is. A test file is found by the module's name, with its package before it where two packages have the name."""
+    paths = [path for path in CORE.rglob("*.py") if path.stem != "__init__"]
+    counts = Counter(path.stem for path in paths)
+    return {path.stem if counts[path.stem] == 1 else f"{path.parent.name}_{path.stem}": path for path in paths}
 
 
 def measure() -> dict[str, dict[str, Any]]:
@@ -65,8 +66,8 @@ def measure() -> dict[str, dict[str, Any]]:
 
 
 def _own(measured: coverage.Coverage, name: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as place:
-        report = Path(place) / "report.json"
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
         measured.json_report([str(_paths()[name])], outfile=str(report), contexts=["^$", f"^test_{name}(_|$)"])
         (found,) = json.loads(report.read_text())["files"].values()
     return dict(found)

@@ -210,7 +210,7 @@ class CheckpointDisabled(InvalidUseError):
 
 
 class DataDirRequired(InvalidUseError):
-    """Checkpointing is on and there is no place to write."""
+    """Checkpointing is on and there is no store to write to."""
 
 
 class WalRequiresCheckpoint(InvalidUseError):

@@ -85,11 +85,11 @@ def test_a_pipeline_is_made_of_outputs(made: tg.Stream) -> None:
         tg.Pipeline("job", output, output)
 
 
-def test_two_outputs_may_not_share_a_place(made: tg.Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_outputs_may_not_share_a_path_or_name(made: tg.Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(tg.InvalidUseError, match=f"same place.*path={tmp_path}/out"):
+    with pytest.raises(tg.InvalidUseError, match=f"same path.*path={tmp_path}/out"):
         tg.Pipeline("job", made.write_parquet("out"), made.filter(col("key") > 1).write_parquet(tmp_path / "out/"))
-    with pytest.raises(tg.InvalidUseError, match=r"same place.*name=result"):
+    with pytest.raises(tg.InvalidUseError, match=r"same name.*name=result"):
         tg.Pipeline("job", made.collect(), made.filter(col("key") > 1).collect())
     with pytest.raises(tg.InvalidUseError, match="path=s3://bucket/out"):
         tg.Pipeline("job", made.write(Shelf("s3://bucket/out")), made.write(Shelf("s3://bucket/out")).named("b"))

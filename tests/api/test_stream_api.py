@@ -77,7 +77,7 @@ def test_map_batches_keeps_the_columns_or_takes_a_schema(bids: tg.Stream) -> Non
     assert bids.map_batches(lambda batch: batch, schema=pa.schema([("ts", pa.int32())])).event_time is None
 
 
-def test_a_windowed_aggregate_has_keys_bounds_and_the_names_given(bids: tg.Stream) -> None:
+def test_a_windowed_aggregate_has_keys_bounds_and_results(bids: tg.Stream) -> None:
     found = (
         bids.key_by("key", "note")
         .window(TEN)

@@ -13,7 +13,7 @@ from tidegate.bench import duckdb_side
 from tidegate.bench.compare import compare
 from tidegate.bench.data import ensure
 from tidegate.bench.structured_streaming import link_files
-from tidegate.bench.workloads import Place, Shape, spread, workloads
+from tidegate.bench.workloads import RunPaths, Shape, spread, workloads
 from tidegate.errors import InvalidUseError
 
 SHAPES: list[Shape] = ["aggregate", "join", "stateless"]
@@ -22,15 +22,15 @@ Change = Callable[[pa.Table], pa.Table]
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Callable[[Shape], tuple[Path, Path]]:
-    """DuckDB's answer to a small workload, and a place for another."""
+    """DuckDB's answer to a small workload, and a path for another."""
 
     def answer(shape: Shape) -> tuple[Path, Path]:
         workload = next(w for w in workloads(20_000) if w.shape == shape)
         inputs = tuple(ensure(spec, tmp_path) for spec in workload.inputs)
-        place = Place(inputs, tmp_path / "expected", tmp_path / "scratch")
-        assert duckdb_side.run(shape, place, workload.rows, 2).rows_out > 10
+        paths = RunPaths(inputs, tmp_path / "expected", tmp_path / "scratch")
+        assert duckdb_side.run(shape, paths, workload.rows, 2).rows_out > 10
         (tmp_path / "result").mkdir()
-        return tmp_path / "result", place.output
+        return tmp_path / "result", paths.output
 
     return answer
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tidegate.bench import core, nodes
-from tidegate.bench.core import NOT_MEASURED, STAGES, Settings, run
+from tidegate.bench.core import NOT_MEASURED, STAGES, CoreSettings, run
 from tidegate.bench.timing import Reading, per_call, per_item
 from tidegate.cli.bench_core import execute, warnings
+from tidegate.cli.console import Console
 from tidegate.cli.main import parser
-from tidegate.cli.output import Output
 from tidegate.core.barrier.inject import CheckpointBarrierInjector
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.errors import InvalidUseError
@@ -38,7 +38,7 @@ TARGETS = {
     "bench_hot_path_no_checkpoint": None,
     "bench_hot_path_with_checkpoint": "< 1 %",
 }
-QUICK = Settings.quick()
+QUICK = CoreSettings.quick()
 
 
 def reading(*values: float, target: float | None = 10.0, higher: bool = False) -> Reading:
@@ -62,7 +62,7 @@ def test_every_named_benchmark_is_measured_beside_its_target(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "met", "rounds_met"),
+    ("reading", "met", "rounds_met"),
     [
         (reading(1, 2, 30), True, 2),
         (reading(1, 20, 30), False, 1),
@@ -72,9 +72,9 @@ def test_every_named_benchmark_is_measured_beside_its_target(tmp_path: Path) -> 
         (reading(1, 2, 3, target=None), None, None),
     ],
 )
-def test_the_median_is_held_against_the_target(given: Reading, met: bool | None, rounds_met: int | None) -> None:
-    assert (given.row()["met"], given.row()["rounds_met"]) == (met, rounds_met)
-    assert given.row()["rounds"] == 3
+def test_the_median_is_held_against_the_target(reading: Reading, met: bool | None, rounds_met: int | None) -> None:
+    assert (reading.row()["met"], reading.row()["rounds_met"]) == (met, rounds_met)
+    assert reading.row()["rounds"] == 3
 
 
 def test_preparing_is_not_counted_and_every_item_is_used_once() -> None:
@@ -124,7 +124,7 @@ def test_a_commit_of_the_benchmark_is_a_readable_entry_of_ten_nodes(tmp_path: Pa
 
 
 def test_the_rows_that_wait_keep_the_contract_of_a_source() -> None:
-    source = nodes.Waiting(30 * nodes.PAYLOAD_BYTES)
+    source = nodes.WaitingSource(30 * nodes.PAYLOAD_BYTES)
     check_source(source, rows_max=10, poll_rows=4)
     source.emitted.clear()
     reader = source.open(source.splits()[0], None)
@@ -136,7 +136,7 @@ def test_the_rows_that_wait_keep_the_contract_of_a_source() -> None:
 @pytest.mark.parametrize("name", ["calls", "rounds", "samples", "jobs", "state_bytes", "rows", "pairs"])
 def test_settings_that_make_no_sense_are_refused(name: str) -> None:
     with pytest.raises(InvalidUseError, match=f"{name} is at least 1"):
-        Settings(**{name: 0})
+        CoreSettings(**{name: 0})
 
 
 def test_a_busy_machine_and_rounds_that_disagree_are_said_aloud() -> None:
@@ -154,8 +154,8 @@ def test_a_busy_machine_and_rounds_that_disagree_are_said_aloud() -> None:
 
 def test_people_see_a_table_and_programs_one_document() -> None:
     people, programs = io.StringIO(), io.StringIO()
-    assert execute(Output(False, people), QUICK) == 0
-    assert execute(Output(True, programs), QUICK) == 0
+    assert execute(Console(False, people), QUICK) == 0
+    assert execute(Console(True, programs), QUICK) == 0
     text = people.getvalue()
     assert all(name in text for name in TARGETS)
     assert all(word in text for word in ("median", "target", "< 10 ns", "not measured"))

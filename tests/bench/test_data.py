@@ -46,9 +46,9 @@ def test_files_and_row_groups_have_the_asked_size(tmp_path: Path) -> None:
 def test_rows_are_out_of_order_but_never_by_more_than_was_said() -> None:
     spec = DataSpec("s", 50_000, 10, rows_per_second=5_000, disorder_ms=700, rows_per_file=20_000)
     times = whole(spec)["ts"]
-    behind = np.maximum.accumulate(times) - times
-    assert behind.max() > 100
-    assert behind.max() < 700
+    disorder = np.maximum.accumulate(times) - times
+    assert disorder.max() > 100
+    assert disorder.max() < 700
     assert times.min() >= 0
     assert 9_900 <= times.max() <= 10_700
 
@@ -110,7 +110,7 @@ def test_every_field_of_a_spec_is_in_the_folders_name() -> None:
     assert len({spec.folder for spec in [SMALL, *other]}) == 4
 
 
-def test_a_place_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidUseError, match="can't write benchmark data"):
         ensure(SMALL, tmp_path / "file")

@@ -1,4 +1,4 @@
-"""What the suite `pipeline` promises about the places it measures in."""
+"""What the suite `pipeline` promises about the directories it measures in."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tidegate.runtime.threads import InlineExecutor
 
 
 class Job:
-    """Reads so many rows a second, and none for a while at each checkpoint. Reports twice a second, as nodes do."""
+    """Reads a number of rows a second, and none for a while at each checkpoint. Reports twice a second, as nodes do."""
 
     def __init__(self, stands_s: float, drift: Callable[[float], float] = lambda now: 1.0) -> None:
         self.now = 0.0

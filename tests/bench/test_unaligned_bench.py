@@ -12,7 +12,7 @@ import pytest
 from tidegate.bench import unaligned
 from tidegate.bench.backlog import Backlog, Flood, slow
 from tidegate.bench.plot import svg
-from tidegate.bench.unaligned import Bench, Figure, Settings, on_threads, steps, summary
+from tidegate.bench.unaligned import Figure, UnalignedBench, UnalignedSettings, on_threads, steps, summary
 from tidegate.cli.main import main
 from tidegate.errors import InvalidUseError
 from tidegate.testing.connectors import check_source
@@ -50,7 +50,7 @@ def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_n
 ) -> None:
     monkeypatch.setattr(unaligned, "ALIGNMENT_TIMEOUT_MS", 100)
     notes: list[str] = []
-    bench = Bench(Settings(parallelism=1), tmp_path, on_threads, notes.append)
+    bench = UnalignedBench(UnalignedSettings(parallelism=1), tmp_path, on_threads, notes.append)
     aligned, overtaking = (bench.checkpoint(mode, 40) for mode in ("never", "auto"))
     assert (aligned["unaligned"], aligned["inflight_events"], aligned["limit_ms"]) == (False, 0, None)
     assert overtaking["unaligned"] and overtaking["inflight_events"] > 0, "it did not wait for what it stored"
@@ -63,7 +63,7 @@ def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_n
 
 
 def test_the_sources_keep_their_contract_and_cross_spark(tmp_path: Path) -> None:
-    check_source(Flood(50, ahead=True), rows_max=50)
+    check_source(Flood(50, at_once=True), rows_max=50)
     source = pickle.loads(pickle.dumps(Backlog(2, 3, tmp_path / "gate")))
     reader = source.open(source.splits()[1], None)
     read = [reader.poll(1 << 17) for _ in range(4)]
@@ -77,7 +77,7 @@ def test_the_sources_keep_their_contract_and_cross_spark(tmp_path: Path) -> None
 @pytest.mark.parametrize("wrong", [{"backlog": ()}, {"backlog": (0,)}, {"parallelism": 0}, {"rounds": 0}])
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidUseError, match="at least 1"):
-        Settings(**wrong)  # type: ignore[arg-type]
+        UnalignedSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_plot_has_a_point_per_value_inside_the_picture() -> None:

@@ -10,23 +10,23 @@ import pytest
 
 from tidegate.bench import switching
 from tidegate.bench.compare import Comparison
-from tidegate.bench.pipeline import Settings, _overhead, _result, engine_result
-from tidegate.bench.workloads import Measured, workloads
+from tidegate.bench.pipeline import PipelineSettings, _overhead, _result, engine_result
+from tidegate.bench.workloads import RunResult, workloads
 from tidegate.cli.bench import _print, machine, warnings
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 from tidegate.errors import InvalidUseError
 
 W1 = workloads(1_000)[0]
 EQUAL = Comparison(True, 10, 10)
 
 
-def ran(*seconds: float, rows: int = 1_000) -> list[Measured]:
-    return [Measured(rows, each, 10, 1) for each in seconds]
+def ran(*seconds: float, rows: int = 1_000) -> list[RunResult]:
+    return [RunResult(rows, each, 10, 1) for each in seconds]
 
 
 def document(
-    ours: list[Measured],
-    theirs: list[Measured],
+    ours: list[RunResult],
+    theirs: list[RunResult],
     pairs: list[tuple[float, float]],
     load: float = 0.0,
     switched: list[tuple[float, float]] | None = None,
@@ -92,15 +92,15 @@ def test_noise_is_said_aloud(given: dict[str, Any], sentence: str) -> None:
     noisy = document(**{**quiet, **given})
     assert any(sentence in warning for warning in warnings(noisy)), warnings(noisy)
     printed = io.StringIO()
-    _print(noisy, Output(False, printed))
+    _print(noisy, Console(False, printed))
     assert "NOTE: " in printed.getvalue()
 
 
 def test_people_see_lowest_median_and_highest_and_programs_one_document() -> None:
     found = document(ran(1.0, 2.0, 4.0), ran(0.5), [(61.0, 60.0)])
     people, programs = io.StringIO(), io.StringIO()
-    _print(found, Output(False, people))
-    _print(found, Output(True, programs))
+    _print(found, Console(False, people))
+    _print(found, Console(True, programs))
     text = people.getvalue()
     assert all(word in text for word in ("lowest", "median", "highest", "0.25 x as fast", "equal (10 rows)"))
     assert "cost: median 1.6%, lowest 1.6%, highest 1.6%" in text
@@ -122,12 +122,12 @@ def test_people_see_lowest_median_and_highest_and_programs_one_document() -> Non
 )
 def test_the_cost_within_one_job_comes_with_its_standard_error(switched: list[tuple[float, float]], said: str) -> None:
     people = io.StringIO()
-    _print(document(ran(1.0), ran(1.0), [], switched=switched), Output(False, people))
+    _print(document(ran(1.0), ran(1.0), [], switched=switched), Console(False, people))
     assert f"cost: {said}" in people.getvalue()
 
 
 def test_restarts_and_checkpoints_of_every_run_are_kept() -> None:
-    result = engine_result([Measured(10, 1.0, 5, 3, 0), Measured(10, 1.0, 5, 4, 1)])
+    result = engine_result([RunResult(10, 1.0, 5, 3, 0), RunResult(10, 1.0, 5, 4, 1)])
     assert (result["checkpoints"], result["restarts"]) == ([3, 4], [0, 1])
 
 
@@ -143,10 +143,10 @@ def test_restarts_and_checkpoints_of_every_run_are_kept() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(given: dict[str, Any], option: str) -> None:
     with pytest.raises(InvalidUseError, match=option):
-        Settings(**given)
+        PipelineSettings(**given)
 
 
 def test_steps_count_what_the_bar_shows() -> None:
-    assert Settings().steps == 1 + 4 * 3 + 1 + 5 + 1
-    assert Settings(rounds=0, pairs=0, switches=0).steps == 1
-    assert Settings(workloads=("w2_join",), pairs=0, switches=0).steps == 1 + 3
+    assert PipelineSettings().steps == 1 + 4 * 3 + 1 + 5 + 1
+    assert PipelineSettings(rounds=0, pairs=0, switches=0).steps == 1
+    assert PipelineSettings(workloads=("w2_join",), pairs=0, switches=0).steps == 1 + 3

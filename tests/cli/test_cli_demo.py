@@ -16,16 +16,16 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli_watch import Scripted
+from test_cli_follow import Scripted
 
 from job_metrics import job_metrics
 from tidegate.bench.data import DataSpec, ensure
 from tidegate.cli import demo
+from tidegate.cli.console import Console
 from tidegate.cli.crash import descends_from, kill_worker
 from tidegate.cli.demo import Result, Story, claims, pipeline, watch_and_kill
 from tidegate.cli.main import main
-from tidegate.cli.output import Output
-from tidegate.cli.proof import Claim, Proof, comparison
+from tidegate.cli.proof import ExpectedOutput, Proof, comparison
 from tidegate.runtime.metrics import JobMetrics
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -91,7 +91,7 @@ def test_the_kill_waits_for_a_checkpoint_and_for_rows(worker: subprocess.Popen[b
         running(0, 1, mine, rows_in=24),
         running(0, 2, mine, rows_in=25),
     ]
-    story = watch_and_kill(Job(looks), 100, Output(False, io.StringIO()))
+    story = watch_and_kill(Job(looks), 100, Console(False, io.StringIO()))
     assert alive[:4] == [True] * 4
     assert story.killed == worker.pid
     assert worker.wait(10) == -9
@@ -106,7 +106,7 @@ def test_the_job_has_recovered_when_all_nodes_of_a_new_gang_read_on(worker: subp
         running(4, 2, one * 2, restarts=1, rows_read=0),
         running(4, 2, one, restarts=1, rows_read=7),
     ]
-    story = watch_and_kill(Scripted([running(0, 2, one), *again]), 100, Output(False, printed))
+    story = watch_and_kill(Scripted([running(0, 2, one), *again]), 100, Console(False, printed))
     assert story.recovered_s is None
     done = running(4, 3, one * 2, restarts=1, rows_read=9)
     story = Story(killed=7, gang_before=0)
@@ -118,7 +118,7 @@ def test_the_job_has_recovered_when_all_nodes_of_a_new_gang_read_on(worker: subp
 
 
 def test_a_job_that_was_done_too_soon_tells_nothing() -> None:
-    story = watch_and_kill(Scripted([running(0, 0, [])]), 100, Output(False, io.StringIO()))
+    story = watch_and_kill(Scripted([running(0, 0, [])]), 100, Console(False, io.StringIO()))
     assert not story.tells_something
     assert not Story(killed=7, final=job_metrics(restarts=0)).tells_something
 
@@ -129,7 +129,7 @@ def test_a_job_that_was_done_too_soon_tells_nothing() -> None:
 Change = Callable[[pa.Table], pa.Table]
 
 
-def proved(claim: Claim, data: Path) -> Proof:
+def proved(claim: ExpectedOutput, data: Path) -> Proof:
     with duckdb.connect() as connection:
         connection.execute(f"CREATE VIEW events AS SELECT * FROM '{data}/*.parquet'")
         connection.execute(f"CREATE VIEW output AS SELECT * FROM '{claim.output}/*.parquet'")
@@ -137,7 +137,7 @@ def proved(claim: Claim, data: Path) -> Proof:
     return Proof(claim.name, rows, expected, wrong)
 
 
-def answered(claim: Claim, data: Path, change: Change) -> None:
+def answered(claim: ExpectedOutput, data: Path, change: Change) -> None:
     """Write the claim's own answer, changed a little, where the pipeline would have."""
     with duckdb.connect() as connection:
         connection.execute(f"CREATE VIEW events AS SELECT * FROM '{data}/*.parquet'")
@@ -240,7 +240,7 @@ def test_the_screen_and_the_exit_code_say_whether_it_was_exact(
 
 def test_the_demo_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with demo._workplace() as folder:
+    with demo._work_folder() as folder:
         assert folder.parent == tmp_path
         (folder / "x").write_text("y")
     assert list(tmp_path.iterdir()) == []

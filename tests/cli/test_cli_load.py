@@ -12,7 +12,7 @@ from tidegate.cli.load import load_for_spark, load_pipeline, split_target
 from tidegate.errors import InvalidUseError
 
 
-def test_the_name_is_pipeline_unless_another_is_given(pipeline_file: Path) -> None:
+def test_the_name_is_pipeline_unless_another_is_chosen(pipeline_file: Path) -> None:
     assert load_pipeline(str(pipeline_file)).name == "bids"
     assert load_pipeline(f"{pipeline_file}:other").name == "other"
 

@@ -135,7 +135,7 @@ def test_run_refuses_wrong_options_before_it_starts_spark(
     ("options", "sentence"),
     [
         (["--parallelism", "0"], "parallelism is a whole number"),
-        (["--interval", "1s"], "checkpoints need a place: give --store"),
+        (["--interval", "1s"], "checkpoints need a store: give --store"),
         (["--interval", "1s", "--store", "/proc/nowhere"], "the store cannot be used"),
         (["--interval", "1s", "--store", "ftp://host/x"], "no store of this kind"),
     ],
@@ -147,7 +147,7 @@ def test_run_asks_for_no_session_that_it_could_not_use(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate.spark.session.local_session", lambda *given: pytest.fail("Spark was started"))
+    monkeypatch.setattr("tidegate.spark.session.local_session", lambda *_: pytest.fail("Spark was started"))
     assert main(["run", str(pipeline_file), *options]) == 2
     assert sentence in capsys.readouterr().err
 
@@ -197,7 +197,7 @@ def test_explain_takes_the_name_of_another_pipeline(pipeline_file: Path, capsys:
 
 
 @pytest.mark.parametrize("options", [["--json"], ["--json", "--format", "mermaid"], ["--format", "json"]])
-def test_explain_gives_json(options: list[str], pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_json(options: list[str], pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(pipeline_file), *options]) == 0
     assert json.loads(capsys.readouterr().out)
 

@@ -132,8 +132,8 @@ def test_where_the_next_start_begins_is_told_past_damage(
 ) -> None:
     file = store / JobPaths("bids").log_entry(slot)
     data = bytearray(file.read_bytes())
-    for place in range(flips):
-        data[place + 3] ^= 1
+    for index in range(flips):
+        data[index + 3] ^= 1
     file.write_bytes(data)
     assert main(["checkpoints", str(store), "--job", "bids"]) == 0
     out = capsys.readouterr().out

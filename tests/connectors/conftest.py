@@ -26,6 +26,6 @@ def write_file(tmp_path: Path) -> WriteFile:
 
 @pytest.fixture
 def fresh_directory(tmp_path: Path) -> Callable[[], Path]:
-    """Gives another directory that does not exist yet at every call."""
+    """Returns another directory that does not exist yet at every call."""
     numbers = count()
     return lambda: tmp_path / f"out-{next(numbers)}"

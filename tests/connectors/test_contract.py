@@ -112,8 +112,8 @@ def test_a_source_that_keeps_all_promises_passes() -> None:
 @pytest.mark.parametrize(
     ("breaks", "sentence"),
     [
-        ("offset", "reading again from an offset gave other rows"),
-        ("replay", "reading again from an offset gave other rows"),
+        ("offset", "reading again from an offset returned other rows"),
+        ("replay", "reading again from an offset returned other rows"),
         ("max_rows", "more rows than were asked for"),
         ("rows", "more rows than it counted"),
         ("schema", "another schema"),
@@ -125,8 +125,8 @@ def test_a_source_that_keeps_all_promises_passes() -> None:
         ("other splits", "other splits"),
         ("split rows", "other rows than it says"),
         ("unbounded", "of an unbounded source ended"),
-        ("silent", "gave nothing for 2000 polls"),
-        ("finished", "a finished split gave more rows"),
+        ("silent", "returned nothing for 2000 polls"),
+        ("finished", "a finished split returned more rows"),
     ],
 )
 def test_a_broken_source_is_found(breaks: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:

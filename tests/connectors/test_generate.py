@@ -54,7 +54,7 @@ def test_it_keeps_the_contract(source: GenerateSource) -> None:
     cut=st.integers(1, 60),
     skew=st.sampled_from(["uniform", "zipf"]),
 )
-def test_resuming_at_any_offset_gives_the_same_rows(seed: int, split: int, first: int, cut: int, skew: str) -> None:
+def test_resuming_at_any_offset_returns_the_same_rows(seed: int, split: int, first: int, cut: int, skew: str) -> None:
     source = GenerateSource(seed=seed, splits=3, skew=skew)  # type: ignore[arg-type]
     whole = read(source, split, first, 64)
     assert read(source, split, first + cut, 64 - cut).equals(whole.slice(cut))
@@ -116,20 +116,20 @@ def test_no_row_is_later_than_the_disorder_allows() -> None:
     source = GenerateSource(20_000, splits=2, out_of_orderness="500ms", event_rate=1000)
     for number, split in enumerate(source.splits()):
         times = read(source, number, 0, 10_000).column("ts").to_numpy()
-        behind = np.maximum.accumulate(times) - times
-        assert 0 < behind.max() <= 500
+        disorder = np.maximum.accumulate(times) - times
+        assert 0 < disorder.max() <= 500
         assert times.min() >= split.lowest
 
 
 def test_event_time_advances_by_the_event_rate() -> None:
     rate = everything(GenerateSource(4000, event_rate=1000, start=50, out_of_orderness="0s"))["ts"]
     assert pc.min_max(rate).as_py() == {"min": 50, "max": 50 + 3999}
-    paced = everything(GenerateSource(4000, rows_per_second=500, out_of_orderness="0s", clock=Ahead()))["ts"]
+    paced = everything(GenerateSource(4000, rows_per_second=500, out_of_orderness="0s", clock=FarLater()))["ts"]
     assert pc.max(paced).as_py() == 7998
 
 
-class Ahead:
-    """A clock that is far ahead at every look."""
+class FarLater:
+    """A clock that is far later at every look."""
 
     def __init__(self) -> None:
         self.looks = 0.0
@@ -162,7 +162,7 @@ def test_uniform_keys_are_even() -> None:
     assert counts.max() < 1150
 
 
-def test_a_paced_reader_gives_nothing_ahead_of_its_pace() -> None:
+def test_a_paced_reader_returns_nothing_before_a_row_is_due() -> None:
     clock = Clock()
     source = GenerateSource(rows_per_second=100, splits=4, clock=clock)
     reader = source.open(source.splits()[0], None)

@@ -41,7 +41,7 @@ def source(write_file: WriteFile, tmp_path: Path) -> ParquetSource:
     return ParquetSource(tmp_path / "data", event_time="ts", out_of_orderness="1s")
 
 
-def test_directories_are_columns_behind_those_of_the_files(source: ParquetSource, tmp_path: Path) -> None:
+def test_directories_are_columns_after_those_of_the_files(source: ParquetSource, tmp_path: Path) -> None:
     assert source.schema.names == [*events(0, 1).column_names, "day", "shop"]
     assert (source.schema.field("day").type, source.schema.field("shop").type) == (pa.string(), pa.int64())
     columns = ["ts", "key", "day", "shop"]
@@ -170,7 +170,7 @@ def test_a_watched_directory_has_them_too_and_refuses_a_value_of_another_type(wr
         source.discover(lambda _: True)
 
 
-def test_a_given_schema_tells_their_types(write_file: WriteFile, tmp_path: Path) -> None:
+def test_a_schema_argument_sets_their_types(write_file: WriteFile, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     schema = pa.schema([("day", pa.date32()), ("n", pa.int64())])
     source = ParquetDirectorySource(tmp_path / "data", schema=schema)

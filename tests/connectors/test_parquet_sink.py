@@ -51,8 +51,8 @@ def stage(sink: ParquetSink, *keys: int, subtask: int = 0, gang: int = 0, checkp
     return committable
 
 
-def names(sink: ParquetSink, place: str) -> list[str]:
-    return sorted(os.listdir(os.path.join(sink.path, place)))
+def names(sink: ParquetSink, folder: str) -> list[str]:
+    return sorted(os.listdir(os.path.join(sink.path, folder)))
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_a_type_that_parquet_lacks_is_refused(sink: ParquetSink) -> None:
     assert names(sink, "_pending") == []
 
 
-# -- the place -------------------------------------------------------------------------------------
+# -- the directory -------------------------------------------------------------------------------------
 
 
 def test_empty_means_that_a_reader_sees_nothing(sink: ParquetSink) -> None:
@@ -307,7 +307,7 @@ def test_looking_whether_a_sink_can_be_written_leaves_nothing_behind(tmp_path: P
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(InvalidUseError, match="give a directory"):
         ParquetSink(tmp_path / "out")
@@ -327,7 +327,7 @@ def test_wrong_parameters_are_named(tmp_path: Path, options: dict[str, object]) 
         ParquetSink(**given)  # type: ignore[arg-type]
 
 
-def test_a_full_disk_fails_the_epoch_as_a_whole(sink: ParquetSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_fails_all_of_the_epoch(sink: ParquetSink, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = sink.writer(context())
     # The next pending name is a link to the device that is always full.
     monkeypatch.setattr(writer_module, "pending_name", lambda *_: link_to_full(sink))

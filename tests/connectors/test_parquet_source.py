@@ -114,7 +114,7 @@ def test_a_poll_may_ask_for_more_or_fewer_rows_than_the_one_before(source: Parqu
 
 @settings(max_examples=60, deadline=None)
 @given(offset=st.integers(0, 200), first=st.integers(1, 250), other=st.integers(1, 250), filtered=st.booleans())
-def test_resuming_at_any_offset_gives_the_same_rows(
+def test_resuming_at_any_offset_returns_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, offset: int, first: int, other: int, filtered: bool
 ) -> None:
     source = shared_source(tmp_path_factory)
@@ -200,7 +200,7 @@ def test_rows_that_are_not_a_number_pass_a_filter_although_statistics_leave_them
     assert read_all(ParquetSource(tmp_path / "data").with_filter(pc.field("v") != 5.0)).num_rows == 1
 
 
-def test_filters_add_up_and_may_use_columns_that_are_not_given_out(source: ParquetSource) -> None:
+def test_filters_add_up_and_may_use_columns_that_are_not_emitted(source: ParquetSource) -> None:
     pushed = source.with_columns(["key"]).with_filter(KIND_IS_1).with_filter(pc.field("ts") > 500)
     assert pushed.schema.names == ["key"]
     assert pushed.event_time == "ts"
@@ -423,6 +423,6 @@ def test_a_foreign_split_is_refused(source: ParquetSource, split_id: str) -> Non
 
 def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    for place in range(4, 400):
-        data[place] ^= 0x5A
+    for index in range(4, 400):
+        data[index] ^= 0x5A
     path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Offsets and committables come back from a manifest: whatever is in them, a connector takes it or gives our error."""
+"""Offsets and committables come back from a manifest: whatever is in them, a connector takes it or raises our error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def first_split(source: Source) -> Any:
 @pytest.mark.parametrize("name", SOURCES)
 @again
 @given(data=st.data())
-def test_any_offset_is_a_place_or_our_error(name: str, data: st.DataObject, folder: Path) -> None:
+def test_any_offset_is_accepted_or_our_error(name: str, data: st.DataObject, folder: Path) -> None:
     source = SOURCES[name](folder)
     split = first_split(source)
     fingerprint = source.open(split, None).offset

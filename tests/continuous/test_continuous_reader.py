@@ -276,7 +276,7 @@ def test_freezing_does_not_change_what_was_frozen(clock: Clock) -> None:
 def test_a_late_file_is_read_once_whatever_its_name_and_times(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, old: int, new: int
 ) -> None:
-    """Older than all that was read, and ahead of it by name; and nothing that was read is read again."""
+    """Older than all that was read, and before it by name; and nothing that was read is read again."""
     monkeypatch.setattr("tidegate.runtime.continuous.SEAL_MARKS", 4)
     for number in range(30):
         put(folder, f"{number:02d}.parquet", number)

@@ -20,7 +20,7 @@ from tidegate.plan.capabilities import OnFailure
 from tidegate.plan.connector import Source
 from tidegate.runtime.continuous import ContinuousReader
 from tidegate.state.run import Restored
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 from tidegate.testing.connectors import check_source
 from tidegate.testing.store import Fault, FaultyStore
@@ -41,9 +41,9 @@ class Frame:
         self.computed = 0
         self.streaming = False
 
-    def fill(self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
+    def fill(self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
         self.computed += 1
-        store = open_store(place)
+        store = open_store(url)
         return [
             chunk
             for number, batch in enumerate(self.partitions)
@@ -51,7 +51,7 @@ class Frame:
         ]
 
     def feed(
-        self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
+        self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
     ) -> Callable[[], None]:
         raise AssertionError("this is a batch DataFrame")
 
@@ -60,19 +60,19 @@ class Stream(Frame):
     """A feeder that appends when the test says so."""
 
     def feed(
-        self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
+        self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
     ) -> Callable[[], None]:
-        self.appender = BatchAppender(open_store(place), spool)
-        self.write = lambda *batches: self._write(place, spool, batches)
+        self.appender = BatchAppender(open_store(url), spool)
+        self.write = lambda *batches: self._write(url, spool, batches)
         self.batch_id = -1 if self.appender._last is None else self.appender._last.batch_id
         self.fail = on_failure
         self.stopped = threading.Event()
         return self.stopped.set
 
-    def _write(self, place: str, spool: Spool, batches: tuple[pa.RecordBatch, ...]) -> None:
+    def _write(self, url: str, spool: Spool, batches: tuple[pa.RecordBatch, ...]) -> None:
         """Append the next micro-batch, one partition per record batch."""
         self.batch_id += 1
-        append(self.appender, open_store(place), spool, self.batch_id, *batches)
+        append(self.appender, open_store(url), spool, self.batch_id, *batches)
 
 
 def append(appender: BatchAppender, store: Store, spool: Spool, batch_id: int, *batches: pa.RecordBatch) -> bool:
@@ -265,10 +265,10 @@ def test_a_query_that_can_not_go_on_fails_the_job_with_its_reason(tmp_path: Path
 
 
 def test_both_kinds_keep_the_contract_of_sources(tmp_path: Path) -> None:
-    place = str(tmp_path)
+    url = str(tmp_path)
     frame = Frame(rows(0, 900), rows(900, 300))
-    check_source(batch_source(frame).with_store(place, "batch", fresh=False), to_node=_pickled)
-    source = stream_source(Stream()).with_store(place, "stream", fresh=False)
+    check_source(batch_source(frame).with_store(url, "batch", fresh=False), to_node=_pickled)
+    source = stream_source(Stream()).with_store(url, "stream", fresh=False)
     store, spool = open_store(tmp_path), Spool("stream", 0)
     appender = BatchAppender(store, spool)
     for number in range(3):

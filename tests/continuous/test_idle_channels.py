@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidegate.core.barrier.effects import AdvanceWatermark, Effect
+from tidegate.core.barrier.effects import AdvanceWatermark, SubtaskEffect
 from tidegate.core.barrier.messages import AWAKE, IDLE, End, Event, Watermark
 from tidegate.core.barrier.unaligned import UnalignedCheckpointer
 from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
@@ -12,7 +12,7 @@ from tidegate.runtime.snapshotfile import encode_inflight, read_inflight
 Fan = UnalignedCheckpointer[str]
 
 
-def gives(fan: Fan, input_id: int, timestamp: int) -> list[Effect]:
+def gives(fan: Fan, input_id: int, timestamp: int) -> list[SubtaskEffect]:
     fan.receive(input_id, Watermark(timestamp))
     return fan.poll()
 
@@ -54,5 +54,5 @@ def test_idleness_is_not_part_of_recorded_data() -> None:
     """A source that is restored says anew whether it is idle."""
     schema = pa.schema([("n", pa.int64())])
     batch = pa.RecordBatch.from_pydict({"n": [1]}, schema=schema)
-    data = encode_inflight([Watermark(3), Event(batch), Watermark(IDLE)], schema, None).whole
+    data = encode_inflight([Watermark(3), Event(batch), Watermark(IDLE)], schema, None).joined
     assert [type(message) for message in read_inflight(data, schema, "x")] == [Watermark, Event]

@@ -17,7 +17,7 @@ from tidegate.core.log.view import LogView
 from tidegate.errors import CorruptDataError, ProtocolError, RetryableError
 from tidegate.plan.connector import Polled
 from tidegate.runtime.logstore import LogStore
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 from tidegate.testing.store import Fault, FaultyStore
 
@@ -105,7 +105,7 @@ def test_a_stale_leader_that_wants_less_gone_changes_nothing() -> None:
     assert {info.path for info in store.list("p")} == before
 
 
-def test_a_stale_driver_that_appends_in_a_place_that_was_freed_harms_nobody() -> None:
+def test_a_stale_driver_that_appends_at_a_number_that_was_freed_harms_nobody() -> None:
     store = open_store("memory://")
     stale = spooled(store, 2)
     current = BatchAppender(store, SPOOL)
@@ -127,7 +127,7 @@ def test_chunks_of_another_micro_batch_are_no_part_of_this_one() -> None:
         BatchAppender(store, SPOOL).append(5, foreign)
 
 
-def test_reading_from_a_place_that_was_trimmed_is_refused_and_one_that_is_to_come_is_waited_for(tmp_path: Path) -> None:
+def test_reading_from_an_offset_that_was_trimmed_is_refused_and_one_that_is_to_come_is_waited_for(tmp_path: Path) -> None:
     source = stream_source(Stream()).with_store(str(tmp_path), "p", fresh=False)
     store = open_store(tmp_path)
     spooled(store, 5)
@@ -228,7 +228,7 @@ def test_the_spool_of_a_job_stays_small_and_every_restorable_checkpoint_can_be_r
     assert numbers(out) == list(range(220))
 
 
-def test_a_savepoint_pins_the_rows_behind_it(tmp_path: Path) -> None:
+def test_a_savepoint_pins_the_rows_after_it(tmp_path: Path) -> None:
     frame, out = Stream(), tmp_path / "out"
     job = job_of(frame, tmp_path)
     fed(frame, job, out, 0, 6)

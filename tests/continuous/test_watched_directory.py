@@ -79,12 +79,12 @@ def test_windows_close_although_a_subtask_has_no_file_and_through_a_second_excha
     per_key = stream.key_by("key").window(tg.tumbling("1s")).aggregate(rows=tg.count())
     total = per_key.with_columns(one=1).key_by("one").window(tg.tumbling("1s")).aggregate(n=tg.sum("rows"))
     job = start(tg.Pipeline("windows", total.write_parquet(out, publish_every="0s")), tmp_path / "store", 3)
-    # The last row is at 3990 ms, so the window that ends at 3000 closes, and with it the one behind it.
+    # The last row is at 3990 ms, so the window that ends at 3000 closes, and with it the one after it.
     until(lambda: numbers(out)[:2] == [100, 100], job)
     job.stop()
 
 
-def test_draining_a_watched_directory_gives_everything_that_was_read(tmp_path: Path) -> None:
+def test_draining_a_watched_directory_emits_everything_that_was_read(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     put(source, "a.parquet", 0, 100)
     stream = tg.read_parquet(source, event_time="ts", continuous=True)

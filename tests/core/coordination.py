@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator, Mode
 from tidegate.core.checkpoint.manifest import (
     CheckpointManifest,
@@ -106,22 +107,22 @@ class Node:
     born: int = 0
     """The term of the leader that started it."""
 
-    def command(self, leader: Reign, order: Any) -> None:
-        stamp = order.stamp
+    def command(self, leader: Reign, effect: Any) -> None:
+        stamp = effect.stamp
         if stamp.gang != self.gang or stamp.term < self.term:
             return
         self.term = stamp.term
         self.committed(stamp.committed_id)
-        if isinstance(order, orders.SendStarted):
+        if isinstance(effect, do.SendStarted):
             self.check_adopted(leader, stamp.term)
-        match order:
-            case orders.SendInject(checkpoint_id=number) | orders.SendFinalize(checkpoint_id=number):
+        match effect:
+            case do.SendInject(checkpoint_id=number) | do.SendFinalize(checkpoint_id=number):
                 if number > self.dead:
                     self.dead = number
                     self.fire(leader, number)
-            case orders.SendAbort(checkpoint_id=number):
+            case do.SendAbort(checkpoint_id=number):
                 self.dead = max(self.dead, number)
-            case orders.SendCommitted(checkpoint_id=number):
+            case do.SendCommitted(checkpoint_id=number):
                 self.world.mail.append((leader, events.CommitAcked(self.index, self.gang, self.term, number)))
             case _:
                 pass
@@ -180,15 +181,15 @@ class Gang:
 
 @dataclass
 class Reign:
-    """A coordinator with the orders that its shell still has to perform."""
+    """A coordinator with the effects that its shell still has to perform."""
 
     machine: DistributedCheckpointCoordinator
-    todo: list[orders.Effect] = field(default_factory=list)
+    todo: list[do.CoordinatorEffect] = field(default_factory=list)
     open_put: int | None = None
     last_id: int = 0
     told: set[int] = field(default_factory=set)
     at_ms: int | None = None
-    done: list[orders.Effect] = field(default_factory=list)
+    done: list[do.CoordinatorEffect] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
     """The gangs that it was told are gone."""
 
@@ -245,14 +246,14 @@ class World:
         self.now_ms = 0
         self.slots: dict[int, bytes] = {}
         self.truth = Truth()
-        self.limbo: list[orders.PutEntry] = []
+        self.limbo: list[do.PutEntry] = []
         self.objects: set[str] = set()
         self.visible: dict[tuple[str, int, int, int], CommittableEntry] = {}
         self.hidden: set[tuple[str, int, int, int]] = set()
         self.fence = 0
         self.reigns: list[Reign] = []
         self.gangs: list[Gang] = []
-        self.mail: list[tuple[Reign, events.Event]] = []
+        self.mail: list[tuple[Reign, events.CoordinatorEvent]] = []
         self.deletions: list[tuple[Reign, list[str]]] = []
         self.issued: set[int] = set()
         self.elections = 0
@@ -261,12 +262,12 @@ class World:
 
     # -- the store
 
-    def create(self, order: orders.PutEntry) -> bool:
-        if order.slot in self.slots and not self.overwrites:
+    def create(self, effect: do.PutEntry) -> bool:
+        if effect.slot in self.slots and not self.overwrites:
             return False
-        require(order.slot not in self.slots, "I5 create-only", order.slot)
-        self.slots[order.slot] = order.data
-        self.landed(self.read(order.slot))
+        require(effect.slot not in self.slots, "I5 create-only", effect.slot)
+        self.slots[effect.slot] = effect.data
+        self.landed(self.read(effect.slot))
         return True
 
     def read(self, slot: int) -> LogEntry:
@@ -335,15 +336,15 @@ class World:
         require(kept == {m.epoch for m in view.retained()}, "a reader sees what is retained", kept)
         return events.LogRead(self.log())
 
-    def check_log(self, reign: Reign, order: orders.CheckLog) -> None:
-        reign.todo.remove(order)
-        followed = any(slot > order.slot for slot in self.slots)
-        self.tell(reign, events.LogChecked(order.slot, events.Followed() if followed else events.Last()))
+    def check_log(self, reign: Reign, effect: do.CheckLog) -> None:
+        reign.todo.remove(effect)
+        followed = any(slot > effect.slot for slot in self.slots)
+        self.tell(reign, events.LogChecked(effect.slot, events.Followed() if followed else events.Last()))
 
-    def look_at_log(self, reign: Reign, order: orders.TrimLog) -> None:
+    def look_at_log(self, reign: Reign, effect: do.TrimLog) -> None:
         """The trimmer lists, and looks at what it is about to delete."""
-        reign.todo.remove(order)
-        slots = self.trimmable(self.slots, order.below, order.keep)
+        reign.todo.remove(effect)
+        slots = self.trimmable(self.slots, effect.below, effect.keep)
         self.trims.append((reign, [slot for slot in slots if self.may_go(self.slots[slot])]))
 
     def trim(self, trim: tuple[Reign, list[int]]) -> None:
@@ -359,7 +360,7 @@ class World:
             self.trim(self.trims[0])
 
     def crash(self, reign: Reign, *, with_gang: bool) -> None:
-        self.limbo += [order for order in reign.todo if isinstance(order, orders.PutEntry)]
+        self.limbo += [effect for effect in reign.todo if isinstance(effect, do.PutEntry)]
         self.reigns.remove(reign)
         self.mail = [(to, event) for to, event in self.mail if to is not reign]
         self.deletions = [(of, paths) for of, paths in self.deletions if of is not reign]
@@ -368,7 +369,7 @@ class World:
             for gang in self.gangs:
                 gang.alive = False
 
-    def tell(self, reign: Reign, event: events.Event) -> None:
+    def tell(self, reign: Reign, event: events.CoordinatorEvent) -> None:
         if reign not in self.reigns:
             return
         definite = isinstance(event, events.PutAnswered) and not isinstance(event.answer, events.Unknown)
@@ -377,45 +378,45 @@ class World:
         if definite or isinstance(event, events.LogRead):
             reign.open_put = None
         was = reign.machine.mode
-        given = reign.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms)
+        effects = reign.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms)
         if was is not Mode.RUNNING and reign.machine.mode is Mode.RUNNING:
             self.check_members(reign, event)
         if isinstance(event, events.GangLost):
             reign.lost.add(event.gang)
-        for order in given:
-            self.ordered(reign, order)
+        for effect in effects:
+            self.performed(reign, effect)
 
-    def check_members(self, reign: Reign, event: events.Event) -> None:
+    def check_members(self, reign: Reign, event: events.CoordinatorEvent) -> None:
         """Whoever runs a gang runs the log's, and none that it was told is gone."""
         assert isinstance(event, events.GangRunning)
         require(event.gang == reign.machine.log.gang, "the gang is the log's", event)
         require(event.gang not in reign.lost, "a lost gang is not taken back", event)
 
-    def ordered(self, reign: Reign, order: orders.Effect) -> None:
-        disturbing = orders.SendAbort | orders.StartGang | orders.StopGang | orders.CollectGarbage
-        if isinstance(order, disturbing):
-            require(reign.open_put is None, "I5 quiet while a put is open", order)
-        match order:
-            case orders.PutEntry():
-                reign.open_put = order.slot
-                reign.todo.append(order)
-            case orders.SendStarted(started=started):
-                self.check_id(reign, order.node, started.checkpoint_id)
-                self.send(reign, order)
-            case orders.SendInject() | orders.SendFinalize() | orders.SendPromote() | orders.SendAbort() | orders.SendCommitted():
-                self.send(reign, order)
-            case orders.StartGang():
-                self.start_gang(reign, order)
-            case orders.StopGang(gang=number):
+    def performed(self, reign: Reign, effect: do.CoordinatorEffect) -> None:
+        disturbing = do.SendAbort | do.StartGang | do.StopGang | do.CollectGarbage
+        if isinstance(effect, disturbing):
+            require(reign.open_put is None, "I5 quiet while a put is open", effect)
+        match effect:
+            case do.PutEntry():
+                reign.open_put = effect.slot
+                reign.todo.append(effect)
+            case do.SendStarted(started=started):
+                self.check_id(reign, effect.node, started.checkpoint_id)
+                self.send(reign, effect)
+            case do.SendInject() | do.SendFinalize() | do.SendPromote() | do.SendAbort() | do.SendCommitted():
+                self.send(reign, effect)
+            case do.StartGang():
+                self.start_gang(reign, effect)
+            case do.StopGang(gang=number):
                 self.kill(number, "stopped")
-            case orders.SetTimer(at_ms=at_ms):
+            case do.SetTimer(at_ms=at_ms):
                 reign.at_ms = at_ms
-            case orders.Publish() | orders.Hide() | orders.ResolveRestore() | orders.CollectGarbage():
-                reign.todo.append(order)
-            case orders.ReadLog() | orders.CheckLog() | orders.TrimLog():
-                reign.todo.append(order)
+            case do.Publish() | do.Hide() | do.ResolveRestore() | do.CollectGarbage():
+                reign.todo.append(effect)
+            case do.ReadLog() | do.CheckLog() | do.TrimLog():
+                reign.todo.append(effect)
             case _:
-                reign.done.append(order)
+                reign.done.append(effect)
 
     def check_id(self, reign: Reign, node: int, number: int) -> None:
         if number != reign.last_id:
@@ -426,30 +427,30 @@ class World:
         require(node not in reign.told, "I6 ids are new", number)
         reign.told.add(node)
 
-    def send(self, reign: Reign, order: Any) -> None:
+    def send(self, reign: Reign, effect: Any) -> None:
         for gang in self.gangs:
-            if gang.alive and gang.number == order.stamp.gang and order.node in gang.nodes:
-                gang.nodes[order.node].command(reign, order)
+            if gang.alive and gang.number == effect.stamp.gang and effect.node in gang.nodes:
+                gang.nodes[effect.node].command(reign, effect)
 
-    def start_gang(self, reign: Reign, order: orders.StartGang) -> None:
+    def start_gang(self, reign: Reign, effect: do.StartGang) -> None:
         current = reign.machine.term == self.truth.term
-        require(order.gang not in [g.number for g in self.gangs], "I8 one start per gang", order.gang)
+        require(effect.gang not in [g.number for g in self.gangs], "I8 one start per gang", effect.gang)
         if current:
-            require(order.gang == self.truth.gang, "gang follows the log", (order.gang, self.truth.gang))
-            epoch = None if order.manifest is None else order.manifest.epoch
+            require(effect.gang == self.truth.gang, "gang follows the log", (effect.gang, self.truth.gang))
+            epoch = None if effect.manifest is None else effect.manifest.epoch
             require(epoch == self.truth.head, "restore follows the log", (epoch, self.truth.head))
             self.check_exact()
-        nodes = {n: self.restored(order, n, reign.machine.leadership.own_term) for n in range(NODES)}
-        self.gangs.append(Gang(order.gang, nodes))
+        nodes = {n: self.restored(effect, n, reign.machine.leadership.own_term) for n in range(NODES)}
+        self.gangs.append(Gang(effect.gang, nodes))
         everyone = frozenset(nodes)
-        self.mail.append((reign, events.GangRunning(order.gang, everyone, everyone)))
+        self.mail.append((reign, events.GangRunning(effect.gang, everyone, everyone)))
 
-    def restored(self, order: orders.StartGang, index: int, term: int) -> Node:
-        node = Node(self, order.gang, index, born=term)
-        if order.manifest is not None:
-            state: Any = next(e.state for e in order.manifest.sources if e.subtask == index)
+    def restored(self, effect: do.StartGang, index: int, term: int) -> Node:
+        node = Node(self, effect.gang, index, born=term)
+        if effect.manifest is not None:
+            state: Any = next(e.state for e in effect.manifest.sources if e.subtask == index)
             node.offset = node.cut = state["offset"]
-            runs = next(e.runs for e in order.manifest.operators if e.subtask == index)
+            runs = next(e.runs for e in effect.manifest.operators if e.subtask == index)
             node.shared = runs[1].path
         return node
 
@@ -459,40 +460,40 @@ class World:
                 gang.alive = False
                 self.mail += [(reign, events.GangLost(number, reason)) for reign in self.reigns]
 
-    # -- performing orders
+    # -- performing effects
 
-    def put(self, reign: Reign, order: orders.PutEntry, fate: str) -> None:
-        reign.todo.remove(order)
+    def put(self, reign: Reign, effect: do.PutEntry, fate: str) -> None:
+        reign.todo.remove(effect)
         if fate == "late":
-            self.limbo.append(order)
-        landed = self.create(order) if fate in ("answered", "landed, answer lost", "unreadable") else False
+            self.limbo.append(effect)
+        landed = self.create(effect) if fate in ("answered", "landed, answer lost", "unreadable") else False
         answer: events.PutAnswer = events.Unknown(fate)
         if fate in ("answered", "unreadable"):
-            found = None if fate == "unreadable" else self.read(order.slot)
+            found = None if fate == "unreadable" else self.read(effect.slot)
             answer = events.Written() if landed else events.Conflict(found)
-        self.tell(reign, events.PutAnswered(order.slot, order.write_id, answer))
+        self.tell(reign, events.PutAnswered(effect.slot, effect.write_id, answer))
 
-    def land(self, order: orders.PutEntry) -> None:
-        self.limbo.remove(order)
-        self.create(order)
+    def land(self, effect: do.PutEntry) -> None:
+        self.limbo.remove(effect)
+        self.create(effect)
 
-    def publish(self, reign: Reign, order: orders.Publish | orders.Hide, *, works: bool) -> None:
-        reign.todo.remove(order)
-        if isinstance(order, orders.Hide):
-            for entry in order.committables if works else order.committables[:1]:
+    def publish(self, reign: Reign, effect: do.Publish | do.Hide, *, works: bool) -> None:
+        reign.todo.remove(effect)
+        if isinstance(effect, do.Hide):
+            for entry in effect.committables if works else effect.committables[:1]:
                 self.hidden.add(entry.key)
                 self.visible.pop(entry.key, None)
-            if order.everything and works:
-                self.fence = max(self.fence, order.gang)
-                self.visible = {key: c for key, c in self.visible.items() if c.gang >= order.gang}
-            failed = events.HideFailed(order.gang, "sink")
-            self.tell(reign, events.Hidden(order.gang) if works else failed)
+            if effect.everything and works:
+                self.fence = max(self.fence, effect.gang)
+                self.visible = {key: c for key, c in self.visible.items() if c.gang >= effect.gang}
+            failed = events.HideFailed(effect.gang, "sink")
+            self.tell(reign, events.Hidden(effect.gang) if works else failed)
             return
-        for entry in order.committables if works else order.committables[:1]:
+        for entry in effect.committables if works else effect.committables[:1]:
             self.show(entry)
         if works:
-            self.check_order(order.epoch)
-        self.tell(reign, events.Published(order.epoch) if works else events.PublishFailed(order.epoch, "sink"))
+            self.check_order(effect.epoch)
+        self.tell(reign, events.Published(effect.epoch) if works else events.PublishFailed(effect.epoch, "sink"))
 
     def show(self, entry: CommittableEntry) -> None:
         commits = self.truth.commits
@@ -507,13 +508,13 @@ class World:
             before = [c for c in self.truth.named().values() if c.epoch < epoch]
             require(all(c.key in self.visible for c in before), "I9 epoch order", epoch)
 
-    def resolve(self, reign: Reign, order: orders.ResolveRestore, epoch: int | None) -> None:
-        reign.todo.remove(order)
+    def resolve(self, reign: Reign, effect: do.ResolveRestore, epoch: int | None) -> None:
+        reign.todo.remove(effect)
         self.tell(reign, events.RestoreRequested(epoch))
 
-    def list_objects(self, reign: Reign, order: orders.CollectGarbage) -> None:
-        reign.todo.remove(order)
-        doomed = self.collect(PATHS, sorted(self.objects), order.keep, order.bound)
+    def list_objects(self, reign: Reign, effect: do.CollectGarbage) -> None:
+        reign.todo.remove(effect)
+        doomed = self.collect(PATHS, sorted(self.objects), effect.keep, effect.bound)
         self.deletions.append((reign, doomed))
 
     def delete(self, deletion: tuple[Reign, list[str]]) -> None:
@@ -567,7 +568,7 @@ class World:
         for letter in self.mail:
             found.append(Action("deliver", 20, lambda m=letter: self.deliver(m)))
             found.append(Action("deliver twice", 1, lambda m=letter: self.tell(*m)))
-        found += [Action("land late", 4, lambda o=order: self.land(o)) for order in self.limbo]
+        found += [Action("land late", 4, lambda o=effect: self.land(o)) for effect in self.limbo]
         found += [Action("delete", 10, lambda d=deletion: self.delete(d)) for deletion in self.deletions]
         found += [Action("trim", 10, lambda t=trim: self.trim(t)) for trim in self.trims]
         for reign in self.active():
@@ -578,46 +579,46 @@ class World:
         found = [Action("request", 8, lambda: self.request(reign))]
         found.append(Action("crash", 0.5, lambda: self.crash(reign, with_gang=False)))
         found.append(Action("crash all", 0.5, lambda: self.crash(reign, with_gang=True)))
-        for order in reign.todo:
-            match order:
-                case orders.PutEntry():
+        for effect in reign.todo:
+            match effect:
+                case do.PutEntry():
                     for fate, weight in FATES.items():
-                        found.append(Action(f"put {fate}", weight, lambda o=order, f=fate: self.put(reign, o, f)))
-                case orders.Publish() | orders.Hide():
+                        found.append(Action(f"put {fate}", weight, lambda o=effect, f=fate: self.put(reign, o, f)))
+                case do.Publish() | do.Hide():
                     for works in (True, False):
-                        act = lambda o=order, w=works: self.publish(reign, o, works=w)  # noqa: E731
+                        act = lambda o=effect, w=works: self.publish(reign, o, works=w)  # noqa: E731
                         found.append(Action("publish", 10 if works else 5, act))
-                case orders.ResolveRestore():
-                    found += self.resolve_actions(reign, order)
-                case orders.CollectGarbage():
-                    found.append(Action("list", 10, lambda o=order: self.list_objects(reign, o)))
-                case orders.ReadLog():
-                    found.append(Action("read log", 20, lambda o=order: self.reread(reign, o)))
-                case orders.CheckLog():
-                    found.append(Action("check log", 15, lambda o=order: self.check_log(reign, o)))
-                case orders.TrimLog():
-                    found.append(Action("look at log", 10, lambda o=order: self.look_at_log(reign, o)))
+                case do.ResolveRestore():
+                    found += self.resolve_actions(reign, effect)
+                case do.CollectGarbage():
+                    found.append(Action("list", 10, lambda o=effect: self.list_objects(reign, o)))
+                case do.ReadLog():
+                    found.append(Action("read log", 20, lambda o=effect: self.reread(reign, o)))
+                case do.CheckLog():
+                    found.append(Action("check log", 15, lambda o=effect: self.check_log(reign, o)))
+                case do.TrimLog():
+                    found.append(Action("look at log", 10, lambda o=effect: self.look_at_log(reign, o)))
         return found
 
-    def resolve_actions(self, reign: Reign, order: orders.ResolveRestore) -> list[Action]:
+    def resolve_actions(self, reign: Reign, effect: do.ResolveRestore) -> list[Action]:
         """What a driver might answer: mostly the head, sometimes an older epoch or a fresh start."""
         log = reign.machine.log
         older = [m.epoch for m in log.restorables()]
         weights = {log.head_epoch: 15.0, None: 0.3} | {epoch: 2.0 for epoch in older if epoch != log.head_epoch}
         if log.head_epoch is None:
             weights = {None: 15.0}
-        answers = [Action("resolve", w, lambda e=epoch: self.resolve(reign, order, e)) for epoch, w in weights.items()]
-        adopts = [Action("adopt", 10, lambda g=gang: self.adopt(reign, order, g)) for gang in self.running()]
+        answers = [Action("resolve", w, lambda e=epoch: self.resolve(reign, effect, e)) for epoch, w in weights.items()]
+        adopts = [Action("adopt", 10, lambda g=gang: self.adopt(reign, effect, g)) for gang in self.running()]
         return answers + adopts
 
-    def adopt(self, reign: Reign, order: orders.ResolveRestore, gang: Gang) -> None:
+    def adopt(self, reign: Reign, effect: do.ResolveRestore, gang: Gang) -> None:
         everyone = frozenset(gang.nodes)
         self.tell(reign, events.GangRunning(gang.number, everyone, everyone))
         if reign.machine.mode is not Mode.READY:
-            reign.todo.remove(order)
+            reign.todo.remove(effect)
 
-    def reread(self, reign: Reign, order: orders.ReadLog) -> None:
-        reign.todo.remove(order)
+    def reread(self, reign: Reign, effect: do.ReadLog) -> None:
+        reign.todo.remove(effect)
         self.tell(reign, self.start_of_log())
 
     def read_rows(self, gang: Gang) -> None:
@@ -628,7 +629,7 @@ class World:
         for index in gang.nodes:
             self.mail += [(reign, events.NodeDrained(index, gang.number)) for reign in self.reigns]
 
-    def deliver(self, letter: tuple[Reign, events.Event]) -> None:
+    def deliver(self, letter: tuple[Reign, events.CoordinatorEvent]) -> None:
         self.mail.remove(letter)
         self.tell(*letter)
 
@@ -646,8 +647,8 @@ class World:
 
     def settle(self) -> None:
         """From any state: one new leader, a world that works, two checkpoints; then everything must be exact."""
-        for order in list(self.limbo):
-            self.land(order)
+        for effect in list(self.limbo):
+            self.land(effect)
         for reign in list(self.reigns):
             self.crash(reign, with_gang=True)
         self.limbo.clear()
@@ -668,37 +669,37 @@ class World:
         self.go_well(reign, ask=self.commits_landed < target)
 
     def go_well(self, reign: Reign, *, ask: bool = True) -> None:
-        """One leader's world works for a moment: rows flow, orders are performed, mail arrives."""
+        """One leader's world works for a moment: rows flow, effects are performed, mail arrives."""
         self.now_ms += 20
         for gang in self.running():
             self.read_rows(gang)
         if ask and reign.machine.mode is Mode.RUNNING and not reign.machine.attempt:
             self.request(reign)
-        for order in list(reign.todo):
-            self.perform_well(reign, order)
+        for effect in list(reign.todo):
+            self.perform_well(reign, effect)
         for letter in list(self.mail):
             if letter in self.mail and letter[0] is reign:
                 self.deliver(letter)
         self.tell(reign, events.Tick())
 
-    def perform_well(self, reign: Reign, order: orders.Effect) -> None:
-        match order:
-            case orders.PutEntry():
-                self.put(reign, order, "answered")
-            case orders.Publish() | orders.Hide():
-                self.publish(reign, order, works=True)
-            case orders.ResolveRestore():
-                self.resolve(reign, order, reign.machine.log.head_epoch)
-            case orders.CollectGarbage():
-                self.list_objects(reign, order)
-            case orders.ReadLog():
-                self.reread(reign, order)
-            case orders.CheckLog():
-                self.check_log(reign, order)
-            case orders.TrimLog():
-                self.look_at_log(reign, order)
+    def perform_well(self, reign: Reign, effect: do.CoordinatorEffect) -> None:
+        match effect:
+            case do.PutEntry():
+                self.put(reign, effect, "answered")
+            case do.Publish() | do.Hide():
+                self.publish(reign, effect, works=True)
+            case do.ResolveRestore():
+                self.resolve(reign, effect, reign.machine.log.head_epoch)
+            case do.CollectGarbage():
+                self.list_objects(reign, effect)
+            case do.ReadLog():
+                self.reread(reign, effect)
+            case do.CheckLog():
+                self.check_log(reign, effect)
+            case do.TrimLog():
+                self.look_at_log(reign, effect)
             case _:
-                raise AssertionError(order)
+                raise AssertionError(effect)
 
 
 def void(_: object) -> None:
@@ -731,7 +732,7 @@ def paused(world: World, _: int = 0) -> tuple[Reign, Reign]:
     """A leader is paused before a put; another takes over its slot and trims for long; then the first one wakes up."""
     first = world.elect()
     lead_on(world, first, 30)
-    while not any(isinstance(order, orders.PutEntry) for order in first.todo):
+    while not any(isinstance(effect, do.PutEntry) for effect in first.todo):
         world.request(first)
         for letter in [letter for letter in world.mail if letter[0] is first]:
             world.deliver(letter)

@@ -1,4 +1,4 @@
-"""Drives one coordinator by hand: short words for the facts that tests tell it, and a memory of its orders."""
+"""Drives one coordinator by hand: short words for the facts that tests tell it, and a memory of its effects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from coordination import CONFIG, NODES, PATHS, SHAPE
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import (
     CheckpointManifest,
@@ -26,9 +27,9 @@ EVERYONE = frozenset(range(NODES))
 UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
-def kinds(given: list[orders.Effect]) -> list[type]:
+def kinds(given: list[do.CoordinatorEffect]) -> list[type]:
     """What was ordered, timers left out."""
-    return [type(order) for order in given if not isinstance(order, orders.SetTimer)]
+    return [type(order) for order in given if not isinstance(order, do.SetTimer)]
 
 
 def make_ack(node: int, checkpoint_id: int, gang: int = 0, *, rows: bool = True, **changes: Any) -> PrepareAck:
@@ -74,45 +75,45 @@ def make_manifest(epoch: int, *, term: int = 0, counter: int | None = None, **ch
 
 
 class Driver:
-    """One coordinator. Every method tells it something and gives back what it ordered in answer."""
+    """One coordinator. Every method tells it something and returns its effects."""
 
     def __init__(self, config: DistributedCheckpointConfig = CONFIG, log: tuple[LogRecord, ...] = (), **changes: Any):
         self.machine = DistributedCheckpointCoordinator(SHAPE, replace(config, **changes), "me")
         self.now_ms = 0
-        self.orders: list[orders.Effect] = []
+        self.effects: list[do.CoordinatorEffect] = []
         self.log = log
         self.confirms = True
         """Whether the log ends with our entry is asked often, and here the answer is yes."""
         self.acks_commits = True
         """Nodes that are told of a commit say that they know."""
 
-    def tell(self, event: events.Event, at_ms: int | None = None) -> list[orders.Effect]:
+    def tell(self, event: events.CoordinatorEvent, at_ms: int | None = None) -> list[do.CoordinatorEffect]:
         self.now_ms = self.now_ms if at_ms is None else at_ms
-        given = self.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms)
+        effects = self.machine.handle(event, self.now_ms, 1_700_000_000_000 + self.now_ms)
         if self.confirms:
-            for check in [order for order in given if isinstance(order, orders.CheckLog)]:
-                given = [order for order in given if order is not check]
-                given += self.machine.handle(events.LogChecked(check.slot, events.Last()), self.now_ms, 1_700_000_000_000)
-        for told in [order for order in given if isinstance(order, orders.SendCommitted) and self.acks_commits]:
-            given += self.machine.handle(
+            for check in [effect for effect in effects if isinstance(effect, do.CheckLog)]:
+                effects = [effect for effect in effects if effect is not check]
+                effects += self.machine.handle(events.LogChecked(check.slot, events.Last()), self.now_ms, 1_700_000_000_000)
+        for told in [effect for effect in effects if isinstance(effect, do.SendCommitted) and self.acks_commits]:
+            effects += self.machine.handle(
                 events.CommitAcked(told.node, told.stamp.gang, told.stamp.term, told.checkpoint_id), self.now_ms
             )
-        self.orders += given
-        return given
+        self.effects += effects
+        return effects
 
-    def tick(self, at_ms: int) -> list[orders.Effect]:
+    def tick(self, at_ms: int) -> list[do.CoordinatorEffect]:
         return self.tell(events.Tick(), at_ms)
 
     def last(self, kind: type[E]) -> E:
-        return next(order for order in reversed(self.orders) if isinstance(order, kind))
+        return next(effect for effect in reversed(self.effects) if isinstance(effect, kind))
 
     def every(self, kind: type[E]) -> list[E]:
-        return [order for order in self.orders if isinstance(order, kind)]
+        return [effect for effect in self.effects if isinstance(effect, kind)]
 
-    def answer(self, answer: events.PutAnswer | None = None) -> list[orders.Effect]:
-        """Answer the put given last; written unless said otherwise."""
-        order = self.last(orders.PutEntry)
-        return self.tell(events.PutAnswered(order.slot, order.write_id, answer or events.Written()))
+    def answer(self, answer: events.PutAnswer | None = None) -> list[do.CoordinatorEffect]:
+        """Answer the last put; written unless said otherwise."""
+        effect = self.last(do.PutEntry)
+        return self.tell(events.PutAnswered(effect.slot, effect.write_id, answer or events.Written()))
 
     def lead(self) -> Driver:
         self.tell(events.LogRead(self.log))
@@ -126,29 +127,29 @@ class Driver:
         return self
 
     def restore(self, epoch: int | None) -> None:
-        given = self.tell(events.RestoreRequested(epoch))
-        while not any(isinstance(order, orders.StartGang | orders.JobFinished | orders.JobStopped) for order in given):
-            given = self.obey(given)
-        if any(isinstance(order, orders.StartGang) for order in given):
+        effects = self.tell(events.RestoreRequested(epoch))
+        while not any(isinstance(effect, do.StartGang | do.JobFinished | do.JobStopped) for effect in effects):
+            effects = self.obey(effects)
+        if any(isinstance(effect, do.StartGang) for effect in effects):
             self.gang_up()
 
-    def obey(self, given: list[orders.Effect]) -> list[orders.Effect]:
-        for order in given:
-            match order:
-                case orders.PutEntry():
+    def obey(self, effects: list[do.CoordinatorEffect]) -> list[do.CoordinatorEffect]:
+        for effect in effects:
+            match effect:
+                case do.PutEntry():
                     return self.answer()
-                case orders.Hide(gang=gang):
+                case do.Hide(gang=gang):
                     return self.tell(events.Hidden(gang))
-                case orders.Publish(epoch=epoch):
+                case do.Publish(epoch=epoch):
                     return self.tell(events.Published(epoch))
                 case _:
                     pass
-        raise AssertionError(given)
+        raise AssertionError(effects)
 
-    def gang_up(self) -> list[orders.Effect]:
+    def gang_up(self) -> list[do.CoordinatorEffect]:
         return self.tell(events.GangRunning(self.machine.log.gang, EVERYONE, EVERYONE))
 
-    def lose_gang(self, reason: str = "node lost") -> list[orders.Effect]:
+    def lose_gang(self, reason: str = "node lost") -> list[do.CoordinatorEffect]:
         return self.tell(events.GangLost(self.machine.log.gang, reason))
 
     def trigger(self, name: str = "r", savepoint: str | None = None) -> int:
@@ -161,32 +162,32 @@ class Driver:
         assert attempt is not None
         return attempt.checkpoint_id
 
-    def inject_acked(self, node: int) -> list[orders.Effect]:
+    def inject_acked(self, node: int) -> list[do.CoordinatorEffect]:
         gang, term = self.machine.log.gang, self.machine.term
         assert term is not None
         return self.tell(events.InjectionAcked(node, gang, term, self.live, 1))
 
-    def prepared(self, node: int, **changes: Any) -> list[orders.Effect]:
+    def prepared(self, node: int, **changes: Any) -> list[do.CoordinatorEffect]:
         return self.tell(events.NodePrepared(make_ack(node, self.live, self.machine.log.gang, **changes)))
 
-    def prepare_all(self, **changes: Any) -> list[orders.Effect]:
-        given: list[orders.Effect] = []
+    def prepare_all(self, **changes: Any) -> list[do.CoordinatorEffect]:
+        effects: list[do.CoordinatorEffect] = []
         for node in sorted(EVERYONE):
-            given = self.prepared(node, **changes)
-        return given
+            effects = self.prepared(node, **changes)
+        return effects
 
     def checkpoint(self, *, publish: bool = True, savepoint: str | None = None) -> CheckpointManifest:
         """A whole checkpoint from request to commit, published unless said otherwise."""
         self.trigger(savepoint=savepoint)
         self.prepare_all()
         self.answer()
-        completed = self.last(orders.CheckpointCompleted)
+        completed = self.last(do.CheckpointCompleted)
         if publish:
             self.tell(events.Published(completed.epoch))
         return completed.manifest
 
-    def drain(self) -> list[orders.Effect]:
-        given: list[orders.Effect] = []
+    def drain(self) -> list[do.CoordinatorEffect]:
+        effects: list[do.CoordinatorEffect] = []
         for node in sorted(EVERYONE):
-            given = self.tell(events.NodeDrained(node, self.machine.log.gang))
-        return given
+            effects = self.tell(events.NodeDrained(node, self.machine.log.gang))
+        return effects

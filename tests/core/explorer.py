@@ -22,11 +22,11 @@ from tidegate.core.barrier.align import DEFAULT_CONFIG, UnalignedCheckpointConfi
 from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
-    Process,
+    ProcessEvent,
     SnapshotComplete,
+    SubtaskEffect,
 )
 from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage, Watermark
 from tidegate.core.barrier.subtask import Subtask
@@ -45,7 +45,7 @@ class Violation(AssertionError):
 class Vertex:
     """One subtask of the system. A source has a script; the others have inputs.
 
-    ``last``: what an operator gives one by one, as there is room, when its inputs have ended.
+    ``last``: what an operator emits one by one, as there is room, when its inputs have ended.
     """
 
     name: str
@@ -90,7 +90,7 @@ class System:
         return [v for v, vertex in enumerate(self.vertices) if vertex.script]
 
     def own(self, v: int) -> tuple[StreamMessage[Any], ...]:
-        """What a vertex has to give of its own; ``offset`` counts what it has given of it."""
+        """What a vertex has to emit of its own; ``offset`` counts what it has emitted of it."""
         return self.vertices[v].script or self.vertices[v].last
 
 
@@ -251,12 +251,12 @@ class Workers:
             if edge.sender == worker.index and not (isinstance(message, Event) and not edge.keep(message.payload)):
                 worker.subtask.emit(edge.output, message)
 
-    def _perform(self, worker: Worker, effects: Iterable[Effect], facts: list[Fact]) -> None:
+    def _perform(self, worker: Worker, effects: Iterable[SubtaskEffect], facts: list[Fact]) -> None:
         for effect in effects:
             match effect:
-                case Process(_, payload):
+                case ProcessEvent(_, payload):
                     if payload[1] < worker.watermark:
-                        facts.append(("bad", f"watermark: {payload} came behind {worker.watermark}"))
+                        facts.append(("bad", f"watermark: {payload} came after {worker.watermark}"))
                     worker.seen = tuple(sorted((*worker.seen, payload)))
                     self._send(worker, Event(payload, 1))
                 case AdvanceWatermark(timestamp):
@@ -285,20 +285,20 @@ class Workers:
         self._perform(worker, answer, facts)
 
     def _check_barriers(self, worker: Worker, facts: list[Fact]) -> None:
-        """I3: until the barrier of the last cut leaves an output it is there, and no later event is ahead of it.
+        """I3: until the barrier of the last cut leaves an output it is there, and no later event is before it.
 
-        A newer one may stand in its place: at its deadline an ended subtask promotes what it has not fired.
+        A newer one may have replaced it: at its deadline an ended subtask promotes what it has not fired.
         """
         for output_id in sorted(worker.unsent):
             queue = list(worker.subtask.outputs[output_id]._queue)
-            place = next((p for p, message in enumerate(queue) if _is_barrier(message, worker.fires)), None)
-            if place is None:
+            index = next((p for p, message in enumerate(queue) if _is_barrier(message, worker.fires)), None)
+            if index is None:
                 facts.append(("bad", f"I3: barrier {worker.fires} is not on output {output_id}"))
-            elif any(self._is_later(worker, message) for message in queue[:place]):
-                facts.append(("bad", f"I3: a later event is ahead of barrier {worker.fires} on output {output_id}"))
+            elif any(self._is_later(worker, message) for message in queue[:index]):
+                facts.append(("bad", f"I3: a later event is before barrier {worker.fires} on output {output_id}"))
 
     def _is_later(self, worker: Worker, message: StreamMessage[Any]) -> bool:
-        """True for an event that the operator gave after its last cut."""
+        """True for an event that the operator emitted after its last cut."""
         _, offset, seen = worker.frozen
         script = self.system.vertices[worker.index].script
         if not isinstance(message, Event):
@@ -579,21 +579,21 @@ class Explorer:
     def _trigger(self, state: State) -> State:
         n, sources = state.next_id, self.system.sources()
         state = state._replace(next_id=n + 1, current=n)
-        orders: list[tuple[Stimulus, ...]] = []
+        commands: list[tuple[Stimulus, ...]] = []
         for v in range(len(state.workers)):
-            orders.append((("started", n), ("inject", n)) if v in sources else (("started", n),))
-        state = state._replace(controls=_add(state.controls, orders))
+            commands.append((("started", n), ("inject", n)) if v in sources else (("started", n),))
+        state = state._replace(controls=_add(state.controls, commands))
         if self.system.late_news:
             return state
         for v in range(len(state.workers)):
-            if len(state.controls[v]) == len(orders[v]):
+            if len(state.controls[v]) == len(commands[v]):
                 step = (v, ("started", n))
                 state = [new for _, new in self._apply(state, step)][-1]
         return state
 
     def _abort(self, state: State) -> State:
-        orders: list[tuple[Stimulus, ...]] = [(("abort", state.current),) for _ in state.workers]
-        controls, aborts = _add(state.controls, orders), state.aborts + 1
+        commands: list[tuple[Stimulus, ...]] = [(("abort", state.current),) for _ in state.workers]
+        controls, aborts = _add(state.controls, commands), state.aborts + 1
         return state._replace(controls=controls, current=0, acks=self._no_acks, aborts=aborts)
 
     def _commit(self, state: State, step: Step) -> Iterator[tuple[Step, State]]:
@@ -644,7 +644,7 @@ class Explorer:
         """What will still come to a worker, after a restore: unread or recorded."""
         found: Counter[Any] = Counter()
         paths = self._paths_to(v)
-        for way in {path[place:] for path in paths for place in range(len(path))}:
+        for way in {path[index:] for path in paths for index in range(len(path))}:
             edge = way[0]
             found += _kept(self.system.own(edge.sender)[acks[edge.sender].offset :], way)
             found += _kept(dict(acks[edge.sender].outputs).get(edge.output, ()), way)
@@ -661,7 +661,7 @@ class Explorer:
         for v in range(len(self.system.vertices)):
             total: Counter[Any] = Counter()
             paths = self._paths_to(v)
-            for way in {path[place:] for path in paths for place in range(len(path))}:
+            for way in {path[index:] for path in paths for index in range(len(path))}:
                 total += _kept(self.system.own(way[0].sender), way)
             expected.append(total)
         return expected
@@ -711,12 +711,12 @@ def _kept(messages: Iterable[StreamMessage[Any]], path: tuple[Edge, ...]) -> Cou
     return Counter(p for p in payloads if all(edge.keep(p) for edge in path))
 
 
-def _set(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
-    return (*items[:place], item, *items[place + 1 :])
+def _set(items: tuple[Any, ...], index: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:index], item, *items[index + 1 :])
 
 
-def _add(controls: tuple[tuple[Stimulus, ...], ...], orders: list[tuple[Stimulus, ...]]) -> Any:
-    return tuple((*old, *new) for old, new in zip(controls, orders, strict=True))
+def _add(controls: tuple[tuple[Stimulus, ...], ...], commands: list[tuple[Stimulus, ...]]) -> Any:
+    return tuple((*old, *new) for old, new in zip(controls, commands, strict=True))
 
 
 # -- copies and fingerprints of real objects -----------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 from explorer import Violation, clone, fingerprint
 
 from tidegate.core.barrier.align import UnalignedCheckpointConfig
-from tidegate.core.barrier.effects import CheckpointFailed, Effect, Ended, Fire, Forward, Process, SnapshotComplete
+from tidegate.core.barrier.effects import CheckpointFailed, Ended, Fire, Forward, ProcessEvent, SnapshotComplete, SubtaskEffect
 from tidegate.core.barrier.messages import CheckpointBarrier, Control, Event, StreamMessage
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.core.control.ask import ControlChanged, EmitSignal, ReleaseCheckpoint, SignalAnswered, SignalRequest
@@ -200,11 +200,11 @@ class Signalling:
                 self._perform(world, receiver, world.workers[receiver].subtask.receive(input_id, message), story)
                 self._perform(world, sender, effects, story)
 
-    def _perform(self, world: World, v: int, effects: list[Effect], story: tuple[Any, ...]) -> None:
+    def _perform(self, world: World, v: int, effects: list[SubtaskEffect], story: tuple[Any, ...]) -> None:
         worker = world.workers[v]
         for effect in effects:
             match effect:
-                case Process(_, payload):
+                case ProcessEvent(_, payload):
                     self._pass_on(worker, Event(payload, 1))
                 case Forward(signal):
                     assert signal.parameter is not None

@@ -10,7 +10,7 @@ from tidegate.core.barrier.align import UnalignedCheckpointConfig
 
 OFF = UnalignedCheckpointConfig(enabled=False)
 FORCED = UnalignedCheckpointConfig(force_unaligned=True)
-JOIN = 2  # the fan-in's place in two()
+JOIN = 2  # the fan-in's index in two()
 
 
 def pair(count: int, watermarks: bool = False, **what: Any) -> System:
@@ -28,7 +28,7 @@ def chain(count: int, **what: Any) -> System:
 
 
 def lasting(count: int, last: int, **what: Any) -> System:
-    """Source, operator, sink: the operator has rows of its own to give when its input has ended."""
+    """Source, operator, sink: the operator has rows of its own to emit when its input has ended."""
     return System(
         vertices=(Vertex("S", events("s", count)), Vertex("M", last=events("m", last)), Vertex("K")),
         edges=(Edge(0, 0, 1, 0), Edge(1, 0, 2, 0)),

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.checkpoint import command, orders
+from tidegate.core.checkpoint import command
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint.adapt import AlignmentTimeout, Observed, UnalignedStreak
 from tidegate.core.checkpoint.attempt import CheckpointAttempt, Promote
 from tidegate.core.checkpoint.config import CheckpointConfig
@@ -121,8 +122,8 @@ def test_learning_begins_at_the_configured_threshold() -> None:
 def test_a_learned_threshold_is_what_nodes_are_told_and_when_barriers_are_promoted() -> None:
     config = DistributedCheckpointConfig()
     learned = attempt(learned_alignment_timeout_ms=200)
-    told = command.start(learned, orders.Stamp(0, 0, None, 0), config)
-    started = [order.started for order in told if isinstance(order, orders.SendStarted)]
+    told = command.start(learned, do.Stamp(0, 0, None, 0), config)
+    started = [order.started for order in told if isinstance(order, do.SendStarted)]
     assert [each.alignment_timeout_ms for each in started] == [200]
     assert learned.deadline_ms(config) == 200
     assert learned.overdue(config, 199) is None

@@ -1,4 +1,4 @@
-"""The alignment as tables: (state, fact) gives (state, outcomes)."""
+"""The alignment as tables: (state, fact) becomes (state, outcomes)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tidegate.core.barrier.align import (
     Aligning,
     AlignmentState,
     BarrierAligner,
-    Closed,
     Complete,
     Cut,
     Drop,
@@ -20,7 +19,8 @@ from tidegate.core.barrier.align import (
     KeyAligner,
     Outcome,
     Recording,
-    Stop,
+    RecordingDone,
+    StopRecording,
     UnalignedCheckpointConfig,
     Waiting,
     as_aligned,
@@ -121,38 +121,38 @@ TABLE: list[Row] = [
     # an aligned barrier has its turn
     ("idle, first barrier", Idle(), lambda a: a.turn(0, B2), ALIGNING, [Hold(0)], 0),
     ("aligning, same id", ALIGNING, lambda a: a.turn(1, B2), ALMOST, [Hold(1)], 0),
-    ("aligning, last", ALMOST, lambda a: a.turn(2, B2), Idle(), [Cut(B2, only()), Closed(2, 2)], 2),
+    ("aligning, last", ALMOST, lambda a: a.turn(2, B2), Idle(), [Cut(B2, only()), RecordingDone(2, 2)], 2),
     ("aligning, newer", ALIGNING, lambda a: a.turn(1, B3), Aligning(B3, only(1)), [Drop(2, 3), Hold(1)], 2),
     ("aligning, older", ALIGNING, lambda a: a.turn(1, B1), ALIGNING, NONE, 0),
-    ("recording, same id", RECORDING, lambda a: a.turn(1, B2), LAST, [Stop(1)], 0),
-    ("recording, last", LAST, lambda a: a.turn(2, B2), Idle(), [Stop(2), Closed(2, 2)], 2),
+    ("recording, same id", RECORDING, lambda a: a.turn(1, B2), LAST, [StopRecording(1)], 0),
+    ("recording, last", LAST, lambda a: a.turn(2, B2), Idle(), [StopRecording(2), RecordingDone(2, 2)], 2),
     ("recording, not missing", LAST, lambda a: a.turn(0, B2), LAST, NONE, 0),
     ("recording, newer", LAST, lambda a: a.turn(0, B3), Aligning(B3, only(0)), [Drop(2, 3), Hold(0)], 2),
     ("recording, older", LAST, lambda a: a.turn(2, B1), LAST, NONE, 0),
     # a barrier acts at receipt
-    ("idle, flagged", Idle(), lambda a: a.overtake(U2, only(0)), Recording(U2, only(1, 2)), [Cut(U2, only(0, 1, 2)), Stop(0)], 0),
-    ("idle, flagged, all known", Idle(), lambda a: a.overtake(U2, only(0, 1, 2)), Idle(), [Cut(U2, only(0, 1, 2)), Stop(0), Stop(1), Stop(2), Closed(2, None)], 2),  # noqa: E501
-    ("aligning, flagged", ALIGNING, lambda a: a.overtake(U2, only(1)), Recording(U2, only(2)), [Cut(U2, only(1, 2)), Stop(1)], 0),
-    ("aligning, flagged, last", ALMOST, lambda a: a.overtake(U2, only(2)), Idle(), [Cut(U2, only(2)), Stop(2), Closed(2, 2)], 2),
-    ("aligning, flagged newer", ALIGNING, lambda a: a.overtake(U3, only(0)), Recording(U3, only(1, 2)), [Drop(2, 3), Cut(U3, only(0, 1, 2)), Stop(0)], 2),  # noqa: E501
+    ("idle, flagged", Idle(), lambda a: a.overtake(U2, only(0)), Recording(U2, only(1, 2)), [Cut(U2, only(0, 1, 2)), StopRecording(0)], 0),  # noqa: E501
+    ("idle, flagged, all known", Idle(), lambda a: a.overtake(U2, only(0, 1, 2)), Idle(), [Cut(U2, only(0, 1, 2)), StopRecording(0), StopRecording(1), StopRecording(2), RecordingDone(2, None)], 2),  # noqa: E501
+    ("aligning, flagged", ALIGNING, lambda a: a.overtake(U2, only(1)), Recording(U2, only(2)), [Cut(U2, only(1, 2)), StopRecording(1)], 0),  # noqa: E501
+    ("aligning, flagged, last", ALMOST, lambda a: a.overtake(U2, only(2)), Idle(), [Cut(U2, only(2)), StopRecording(2), RecordingDone(2, 2)], 2),  # noqa: E501
+    ("aligning, flagged newer", ALIGNING, lambda a: a.overtake(U3, only(0)), Recording(U3, only(1, 2)), [Drop(2, 3), Cut(U3, only(0, 1, 2)), StopRecording(0)], 2),  # noqa: E501
     ("aligning, flagged older", ALIGNING, lambda a: a.overtake(U1, only(1)), ALIGNING, NONE, 0),
-    ("recording, flagged", RECORDING, lambda a: a.overtake(U2, only(1)), LAST, [Stop(1)], 0),
-    ("recording, flagged newer", LAST, lambda a: a.overtake(U3, only(0)), Recording(U3, only(1, 2)), [Drop(2, 3), Cut(U3, only(0, 1, 2)), Stop(0)], 2),  # noqa: E501
+    ("recording, flagged", RECORDING, lambda a: a.overtake(U2, only(1)), LAST, [StopRecording(1)], 0),
+    ("recording, flagged newer", LAST, lambda a: a.overtake(U3, only(0)), Recording(U3, only(1, 2)), [Drop(2, 3), Cut(U3, only(0, 1, 2)), StopRecording(0)], 2),  # noqa: E501
     # the deadline passes
     ("idle, nothing known", Idle(), lambda a: a.deadline(B2, only()), Idle(), NONE, 0),
-    ("idle, one known", Idle(), lambda a: a.deadline(B2, only(1)), Recording(B2, only(0, 2)), [Cut(U2, only(0, 1, 2)), Stop(1)], 0),  # noqa: E501
+    ("idle, one known", Idle(), lambda a: a.deadline(B2, only(1)), Recording(B2, only(0, 2)), [Cut(U2, only(0, 1, 2)), StopRecording(1)], 0),  # noqa: E501
     ("aligning, deadline", ALIGNING, lambda a: a.deadline(B2, only()), Recording(B2, only(1, 2)), [Cut(U2, only(1, 2))], 0),
     ("aligning, other deadline", ALIGNING, lambda a: a.deadline(B3, only()), ALIGNING, NONE, 0),
     ("recording, deadline", RECORDING, lambda a: a.deadline(B2, only()), RECORDING, NONE, 0),
     # an input ends
     ("idle, end received", Idle(), lambda a: a.end_received(0), Idle(), NONE, 0),
     ("aligning, end received", ALMOST, lambda a: a.end_received(2), ALMOST, NONE, 0),
-    ("recording, end received", RECORDING, lambda a: a.end_received(1), LAST, [Stop(1)], 0),
-    ("recording, last end received", LAST, lambda a: a.end_received(2), Idle(), [Stop(2), Closed(2, 2)], 2),
+    ("recording, end received", RECORDING, lambda a: a.end_received(1), LAST, [StopRecording(1)], 0),
+    ("recording, last end received", LAST, lambda a: a.end_received(2), Idle(), [StopRecording(2), RecordingDone(2, 2)], 2),
     ("idle, end", Idle(), lambda a: a.ended(0), Idle(), NONE, 0),
     ("aligning, end", ALIGNING, lambda a: a.ended(1), ALIGNING, NONE, 0),
-    ("aligning, last end", ALMOST, lambda a: a.ended(2), Idle(), [Cut(B2, only()), Closed(2, 2)], 2),
-    ("recording, end", RECORDING, lambda a: a.ended(1), LAST, [Stop(1)], 0),
+    ("aligning, last end", ALMOST, lambda a: a.ended(2), Idle(), [Cut(B2, only()), RecordingDone(2, 2)], 2),
+    ("recording, end", RECORDING, lambda a: a.ended(1), LAST, [StopRecording(1)], 0),
     # an abort
     ("idle, abort", Idle(), lambda a: a.abort(2), Idle(), NONE, 2),
     ("aligning, abort", ALIGNING, lambda a: a.abort(2), Idle(), [Drop(2)], 2),
@@ -193,13 +193,13 @@ def test_a_dead_id_changes_nothing(act: Act) -> None:
 def test_ended_inputs_are_not_waited_for() -> None:
     aligner = BarrierAligner([4, 5])
     aligner.ended(5)
-    assert aligner.turn(4, B1) == [Cut(B1, only()), Closed(1, 4)]
+    assert aligner.turn(4, B1) == [Cut(B1, only()), RecordingDone(1, 4)]
 
 
 def test_an_ended_input_is_not_recorded() -> None:
     aligner = BarrierAligner([4, 5, 6])
     aligner.ended(5)
-    assert aligner.overtake(U1, only(4)) == [Cut(U1, only(4, 6)), Stop(4)]
+    assert aligner.overtake(U1, only(4)) == [Cut(U1, only(4, 6)), StopRecording(4)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 200])
@@ -207,7 +207,7 @@ def test_any_number_of_inputs_is_aligned_by_identity(count: int) -> None:
     aligner = BarrierAligner(range(count))
     for input_id in range(count - 1):
         assert aligner.turn(input_id, B1) == [Hold(input_id)]
-    assert aligner.turn(count - 1, B1) == [Cut(B1, only()), Closed(1, count - 1)]
+    assert aligner.turn(count - 1, B1) == [Cut(B1, only()), RecordingDone(1, count - 1)]
     assert aligner.state == Idle()
 
 

@@ -19,7 +19,7 @@ from explorer import Explorer, System
 from systems import JOIN_TIMER, QUICK, chain, diamond, lasting, pair, two
 
 from tidegate.core.barrier import align
-from tidegate.core.barrier.align import Aligning, BarrierAligner, Closed, Cut, UnalignedCheckpointConfig
+from tidegate.core.barrier.align import Aligning, BarrierAligner, Cut, RecordingDone, UnalignedCheckpointConfig
 from tidegate.core.barrier.effects import Fire, SnapshotComplete
 from tidegate.core.barrier.input import InputChannel
 from tidegate.core.barrier.messages import Barrier, Event, Watermark
@@ -102,7 +102,7 @@ def records_nothing(self: Any, checkpoint_id: int, recording: Any) -> None:
     recording.messages.clear()
 
 
-def records_behind_the_barrier(self: Any, checkpoint_id: int, recording: Any) -> None:
+def records_after_the_barrier(self: Any, checkpoint_id: int, recording: Any) -> None:
     recording.add_all(self.queue)
     self.recording = recording
     self.queue = deque(m for m in self.queue if not _is(m, checkpoint_id))
@@ -127,7 +127,7 @@ def records_no_triggering_input(self: Any, barrier: Any, arrived: frozenset[int]
 
 def settles_without_burying(self: Any, barrier: Any, last_input: Any) -> Any:
     self.state = align.Idle()
-    return Closed(barrier.checkpoint_id, last_input)
+    return RecordingDone(barrier.checkpoint_id, last_input)
 
 
 def obeys_any_abort(self: Any, checkpoint_id: int) -> Any:
@@ -144,7 +144,7 @@ def holds_nobody(self: Any, input_id: int, barrier: Any) -> Any:
     return [outcome for outcome in _turn(self, input_id, barrier) if not isinstance(outcome, align.Hold)]
 
 
-def puts_data_ahead_of_the_barrier(self: Any, message: Any) -> None:
+def puts_data_before_the_barrier(self: Any, message: Any) -> None:
     if self._queue and isinstance(self._queue[-1], Barrier) and isinstance(message, Event):
         barrier = self._queue.pop()
         _put(self, message)
@@ -237,19 +237,19 @@ def takes_its_turn_while_recording(self: Any, channel: Any, message: Any) -> Any
 
 
 def lets_data_pass_an_aborted_barrier(self: Any, checkpoint_id: int) -> Any:
-    """The checkpoint is over, so nobody would miss the place of its barrier: but I3 knows no exception."""
+    """The checkpoint is over, so nobody would miss the position of its barrier: but I3 knows no exception."""
     _abort_queue(self, checkpoint_id)
     dead = [m for m in self._queue if isinstance(m, Barrier) and m.barrier.checkpoint_id <= checkpoint_id]
     self._queue = deque([m for m in self._queue if m not in dead] + dead)
     return []
 
 
-def places_on_the_first_output_only(self: Any, barrier: Any) -> Any:
+def enqueues_on_the_first_output_only(self: Any, barrier: Any) -> Any:
     self._firing = False
     snapshot = self._snapshot
-    snapshot.placed, snapshot.waiting = True, set(list(self.outputs)[:1])
+    snapshot.enqueued, snapshot.waiting = True, set(list(self.outputs)[:1])
     for queue in list(self.outputs.values())[:1]:
-        queue.place(barrier)
+        queue.enqueue(barrier)
     return self._complete()
 
 
@@ -258,10 +258,10 @@ MUTANTS = (
            test_unaligned.test_a_newer_barrier_subsumes_at_its_turn),
     Mutant("tracks inputs in 64 bits", BarrierAligner, "_arrive", masks_with_64_bits,
            lambda: test_align.test_any_number_of_inputs_is_aligned_by_identity(65)),
-    Mutant("takes the snapshot after data behind the barrier", UnalignedCheckpointer, "poll", fires_one_turn_late,
+    Mutant("takes the snapshot too late, after data that follows the barrier", UnalignedCheckpointer, "poll", fires_one_turn_late,
            ALIGNED),
     Mutant("records no in-flight data", InputChannel, "start_recording", records_nothing, PAIR),
-    Mutant("records behind the barrier too", InputChannel, "start_recording", records_behind_the_barrier, TWO),
+    Mutant("records after the barrier too", InputChannel, "start_recording", records_after_the_barrier, TWO),
     Mutant("records inputs that had arrived", BarrierAligner, "_cut", records_arrived_inputs, TWO),
     Mutant("a single unaligned input records nothing", BarrierAligner, "_cut", records_no_triggering_input, PAIR),
     Mutant("a completed id fires again", BarrierAligner, "_settle", settles_without_burying, TWO_ENDS),
@@ -272,13 +272,13 @@ MUTANTS = (
     Mutant("the deadline is looked at only when a barrier comes", UnalignedCheckpointer, "deadline",
            looks_at_the_deadline_on_arrival_only, TWO),
     Mutant("a held input is read", BarrierAligner, "turn", holds_nobody, ALIGNED),
-    Mutant("the barrier goes out behind later data", OutputQueue, "put", puts_data_ahead_of_the_barrier, PAIR,
+    Mutant("the barrier goes out after later data", OutputQueue, "put", puts_data_before_the_barrier, PAIR,
            promise="I3"),
-    Mutant("the barrier goes to one output only", Subtask, "fired", places_on_the_first_output_only, DIAMOND,
+    Mutant("the barrier goes to one output only", Subtask, "fired", enqueues_on_the_first_output_only, DIAMOND,
            promise="I3"),
     Mutant("a promotion records nothing", OutputQueue, "_record", passes_without_recording, CHAIN),
-    Mutant("acknowledged before the barrier has left", PendingSnapshot, "is_whole",
-           property(lambda self: self.placed and (self.finished or self.inputs is not None)), CHAIN),
+    Mutant("acknowledged before the barrier has left", PendingSnapshot, "is_complete",
+           property(lambda self: self.enqueued and (self.finished or self.inputs is not None)), CHAIN),
     Mutant("an end counts before its turn", UnalignedCheckpointer, "_receive_end", counts_an_end_at_receipt,
            ALIGNED),
     Mutant("an end never counts", BarrierAligner, "ended", never_counts_an_end, ALIGNED),
@@ -300,8 +300,8 @@ MUTANTS = (
     Mutant("an ended subtask never promotes", Subtask, "_promote_ends", never_promotes_ends, TIGHT),
     Mutant("an ended subtask is reported before its end has left", OutputQueue, "end_queued",
            property(lambda self: False), TIGHT),
-    Mutant("a subtask that is still giving waits for its end", Subtask, "_settle", waits_for_the_end, LASTING),
-    Mutant("a subtask that is still giving is reported without a barrier", Subtask, "_cut_here",
+    Mutant("a subtask that is still emitting waits for its end", Subtask, "_settle", waits_for_the_end, LASTING),
+    Mutant("a subtask that is still emitting is reported without a barrier", Subtask, "_cut_here",
            cuts_without_a_barrier, LASTING),
     Mutant("inputs stay held after the cut", UnalignedCheckpointer, "_let_go", keeps_holding, ALIGNED),
     Mutant("watermarks are not recorded", ChannelRecording, "add_all", records_events_only,
@@ -310,10 +310,10 @@ MUTANTS = (
            test_unaligned.test_a_pinned_barrier_stays_aligned_where_the_start_is_not_known_yet),
     Mutant("a waiting barrier is not promoted", OutputQueue, "deadline", lambda self, _: [], CHAIN),
     Mutant("an aborted barrier is promoted", OutputQueue, "abort", lambda self, _: [],
-           test_output.test_an_aborted_barrier_keeps_its_place_and_is_promoted_no_more),
+           test_output.test_an_aborted_barrier_keeps_its_position_and_is_promoted_no_more),
     Mutant("a newer snapshot does not end an unfinished one", Subtask, "_begin",
            lambda self, snapshot: setattr(self, "_snapshot", snapshot) or [],
-           test_subtask.test_a_newer_snapshot_takes_the_place_of_one_that_is_not_whole),
+           test_subtask.test_a_newer_snapshot_replaces_one_that_is_not_complete),
     Mutant("data may pass the barrier of an aborted checkpoint", OutputQueue, "abort",
            lets_data_pass_an_aborted_barrier, ABORTED, promise="I3"),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.core.checkpoint.answer import STORY_LENGTH, EffectCollector
-from tidegate.core.checkpoint.orders import CheckpointAborted, JobStopped, ReadLog, SetTimer
+from tidegate.core.checkpoint.effects import CheckpointAborted, JobStopped, ReadLog, SetTimer
 from tidegate.errors import CheckpointAbortedError
 
 

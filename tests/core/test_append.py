@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from test_view import takeover
 
+from tidegate.core.checkpoint.effects import PutEntry
 from tidegate.core.checkpoint.events import Conflict, PutAnswer, PutAnswered, Unknown, Written
-from tidegate.core.checkpoint.orders import PutEntry
 from tidegate.core.log.append import Landed, LogAppender, NotAsked, StillOpen, Taken
 from tidegate.core.log.view import Takeover
 
@@ -50,7 +50,7 @@ def test_unknown_is_put_again_the_same_until_a_definite_answer() -> None:
         now_ms += wait_ms
         assert appender.deadline_ms == now_ms
         assert appender.due(now_ms) == ORDER
-        assert appender.due(now_ms) is None, "one order, one answer"
+        assert appender.due(now_ms) is None, "one effect, one answer"
     assert answered(appender, Written()) == Landed(OURS)
 
 
@@ -87,7 +87,7 @@ def test_answers_to_nothing_open_are_not_taken() -> None:
     assert answered(appender, Written()) == NotAsked()
 
 
-def test_it_gives_up_after_a_while() -> None:
+def test_it_stops_trying_after_a_while() -> None:
     appender = opened()
     assert appender.deadline_ms == 1_000
     answered(appender, Unknown(), 995)

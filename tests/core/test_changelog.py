@@ -58,7 +58,7 @@ def test_a_number_that_does_not_fit_is_refused_and_not_cut_off(name: str, limit:
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 25])
-def test_a_record_that_is_not_whole_is_corrupt(offset: int) -> None:
+def test_a_record_that_is_not_complete_is_corrupt(offset: int) -> None:
     with pytest.raises(CorruptDataError):
         ChangeRecord.unpack_from(bytes(RECORD_BYTES), offset)
 
@@ -159,7 +159,7 @@ def test_overflow_never_blocks_and_marks_that_source_dirty(room: dict[str, int])
     assert buffer.needs_full
 
 
-def test_behind_a_gap_nothing_of_that_source_is_recorded() -> None:
+def test_after_a_gap_nothing_of_that_source_is_recorded() -> None:
     """Its later changes would be applied to a state that never was; the other sources go on."""
     buffer = ChangelogBuffer(changes_max=1)
     buffer.append(0, 1, INSERT, b"a", b"1")

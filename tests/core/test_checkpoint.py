@@ -62,7 +62,7 @@ def test_checkpoint_disabled_by_default() -> None:
 def test_checkpoint_no_op_when_disabled() -> None:
     off = CheckpointManager(OFF, allocate=never, opened=Opened(Checkpoint(4, 1)))
     assert off.trigger(now_ms=0) is None
-    assert off.place is None
+    assert off.store_url is None
     assert off.in_progress is None
     assert off.last_checkpoint_id == 0
     assert not off.tick(1 << 40)
@@ -71,12 +71,12 @@ def test_checkpoint_no_op_when_disabled() -> None:
 
 
 def test_checkpoint_requires_data_dir() -> None:
-    """Or a store. The settings alone are fine: the place is asked for when something is started."""
+    """Or a store. The settings alone are fine: the store is asked for when something is started."""
     config = CheckpointConfig(interval="10s")
     with pytest.raises(DataDirRequired):
         CheckpointManager(config, allocate=counter())
-    assert CheckpointManager(config, allocate=counter(), store="s3://bucket").place == "s3://bucket"
-    with pytest.raises(InvalidUseError, match="different places"):
+    assert CheckpointManager(config, allocate=counter(), store="s3://bucket").store_url == "s3://bucket"
+    with pytest.raises(InvalidUseError, match="different stores"):
         CheckpointManager(ON, allocate=counter(), store="elsewhere")
 
 
@@ -120,7 +120,7 @@ def test_manual_checkpoint() -> None:
 
 def test_restore_from_checkpoint() -> None:
     machine = manager()
-    with pytest.raises(NoCheckpoint, match="place=data"):
+    with pytest.raises(NoCheckpoint, match="store=data"):
         machine.restore()
     taken = Checkpoint(1, 1, source_sequences={"bids": 5})
     machine.trigger(now_ms=0)
@@ -157,7 +157,7 @@ def test_a_second_request_joins_the_first() -> None:
     assert second.checkpoint_id == 2
 
 
-def test_a_failed_checkpoint_fails_all_its_requests_and_frees_the_place() -> None:
+def test_a_failed_checkpoint_fails_all_its_requests_and_frees_the_slot() -> None:
     machine = manager()
     first = machine.trigger(now_ms=0)
     joined = machine.trigger(now_ms=0)

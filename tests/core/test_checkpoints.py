@@ -10,7 +10,8 @@ from coordination import CONFIG, PATHS
 from driving import EVERYONE, Driver, kinds, make_ack
 from test_view import commit, takeover
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.attempt import CheckpointPhase
 from tidegate.core.checkpoint.checkpoints import ABORTS_PER_COLLECTION
 from tidegate.core.checkpoint.coordinate import (
@@ -32,8 +33,8 @@ from tidegate.errors import (
 from tidegate.ids import CheckpointId
 
 
-def aborted(driver: Driver) -> orders.CheckpointAborted:
-    return driver.last(orders.CheckpointAborted)
+def aborted(driver: Driver) -> do.CheckpointAborted:
+    return driver.last(do.CheckpointAborted)
 
 
 def phase(driver: Driver) -> CheckpointPhase:
@@ -60,7 +61,7 @@ def test_initiate_checkpoint_concurrency_limit() -> None:
     assert driver.trigger("b") == number
     driver.prepare_all()
     driver.answer()
-    assert driver.last(orders.CheckpointCompleted).requests == ("a", "b")
+    assert driver.last(do.CheckpointCompleted).requests == ("a", "b")
     with pytest.raises(TooManyConcurrent, match="one checkpoint is in flight"):
         DistributedCheckpointConfig(max_concurrent_checkpoints=2)
 
@@ -68,7 +69,7 @@ def test_initiate_checkpoint_concurrency_limit() -> None:
 def test_inject_barriers_all_succeed() -> None:
     driver = Driver().start()
     driver.trigger()
-    assert [order.node for order in driver.every(orders.SendInject)] == [0, 1]
+    assert [order.node for order in driver.every(do.SendInject)] == [0, 1]
     driver.inject_acked(0)
     assert phase(driver) is CheckpointPhase.INJECTING_BARRIERS
     driver.inject_acked(1)
@@ -82,7 +83,7 @@ def test_inject_barriers_partial_failure_aborts() -> None:
     driver.tell(events.NodeDeclined(1, 0, number, "no room"))
     assert isinstance(aborted(driver).error, BarrierInjectionFailed)
     assert "no room" in aborted(driver).reason
-    assert [order.node for order in driver.every(orders.SendAbort)] == [0, 1]
+    assert [order.node for order in driver.every(do.SendAbort)] == [0, 1]
 
 
 def test_on_node_prepared_tracks_progress() -> None:
@@ -91,14 +92,14 @@ def test_on_node_prepared_tracks_progress() -> None:
     driver.prepared(0)
     assert driver.machine.attempt is not None
     assert driver.machine.attempt.missing == {1}
-    assert len(driver.every(orders.PutEntry)) == 1, "only the takeover"
+    assert len(driver.every(do.PutEntry)) == 1, "only the takeover"
 
 
 def test_on_all_nodes_prepared_triggers_commit() -> None:
     driver = Driver().start()
     driver.trigger()
     driver.prepared(0)
-    assert kinds(driver.prepared(1)) == [orders.PutEntry]
+    assert kinds(driver.prepared(1)) == [do.PutEntry]
     assert phase(driver) is CheckpointPhase.COMMITTING
 
 
@@ -106,17 +107,17 @@ def test_commit_writes_manifest() -> None:
     driver = Driver().start()
     number = driver.trigger()
     driver.prepare_all()
-    entry = driver.last(orders.PutEntry).entry
+    entry = driver.last(do.PutEntry).entry
     assert isinstance(entry, Commit) and entry.slot == entry.manifest.epoch == 1
     assert {e.subtask for e in entry.manifest.operators} == set(EVERYONE)
     assert entry.manifest.checkpoint_id == number
     assert kinds(driver.answer()) == [
-        orders.WriteLatestHint,
-        orders.SendCommitted,
-        orders.SendCommitted,
-        orders.CheckpointCompleted,
-        orders.CollectGarbage,
-        orders.Publish,
+        do.WriteLatestHint,
+        do.SendCommitted,
+        do.SendCommitted,
+        do.CheckpointCompleted,
+        do.CollectGarbage,
+        do.Publish,
     ]
 
 
@@ -124,7 +125,7 @@ def test_abort_notifies_all_nodes() -> None:
     driver = Driver().start()
     number = driver.trigger()
     given = driver.tell(events.CancelRequested(number))
-    assert [(o.node, o.checkpoint_id) for o in given if isinstance(o, orders.SendAbort)] == [
+    assert [(o.node, o.checkpoint_id) for o in given if isinstance(o, do.SendAbort)] == [
         (0, number),
         (1, number),
     ]
@@ -149,13 +150,13 @@ def test_unaligned_fallback_on_timeout() -> None:
     number = driver.trigger()
     driver.prepared(0)
     given = driver.tick(300)
-    assert [(o.node, o.checkpoint_id) for o in given if isinstance(o, orders.SendPromote)] == [(1, number)]
+    assert [(o.node, o.checkpoint_id) for o in given if isinstance(o, do.SendPromote)] == [(1, number)]
     assert kinds(driver.tick(310)) == []
     driver.prepared(1, unaligned=True)
     driver.answer()
-    assert driver.last(orders.CheckpointCompleted).manifest.is_unaligned
+    assert driver.last(do.CheckpointCompleted).manifest.is_unaligned
     assert driver.machine.metrics.unaligned_checkpoints == 1
-    assert len(driver.every(orders.SendInject)) == 2
+    assert len(driver.every(do.SendInject)) == 2
 
 
 def test_cluster_membership_update() -> None:
@@ -287,7 +288,7 @@ def test_a_manifest_that_cannot_be_stored_fails_before_the_put(monkeypatch: pyte
     monkeypatch.setattr("tidegate.core.log.entries.ENTRY_BYTES_MAX", 100)
     driver.prepare_all()
     assert "too long" in aborted(driver).reason
-    assert len(driver.every(orders.PutEntry)) == 1, "only the takeover"
+    assert len(driver.every(do.PutEntry)) == 1, "only the takeover"
 
 
 def test_a_gang_that_does_not_host_every_subtask_cannot_commit() -> None:
@@ -317,7 +318,7 @@ def test_every_command_says_what_was_committed_last_so_a_lost_notice_does_no_har
     driver = Driver().start()
     manifest = driver.checkpoint()
     driver.trigger()
-    stamp = driver.last(orders.SendStarted).stamp
+    stamp = driver.last(do.SendStarted).stamp
     assert (stamp.committed_epoch, stamp.committed_id) == (1, manifest.checkpoint_id)
 
 
@@ -329,7 +330,7 @@ def test_committables_of_an_aborted_attempt_go_into_the_next_manifest() -> None:
     second = driver.trigger()
     driver.prepare_all()
     driver.answer()
-    named = {(c.checkpoint_id, c.subtask) for c in driver.last(orders.CheckpointCompleted).manifest.committables}
+    named = {(c.checkpoint_id, c.subtask) for c in driver.last(do.CheckpointCompleted).manifest.committables}
     assert named == {(first, 0), (second, 0), (second, 1)}
 
 
@@ -342,18 +343,18 @@ def test_a_committable_that_a_node_reports_again_is_named_once() -> None:
     driver.prepared(0, committables=(again, staged))
     driver.prepared(1)
     driver.answer()
-    assert first not in {c.checkpoint_id for c in driver.last(orders.CheckpointCompleted).manifest.committables}
+    assert first not in {c.checkpoint_id for c in driver.last(do.CheckpointCompleted).manifest.committables}
 
 
 def test_manifest_n_notice_lost_manifest_n_plus_1_crash_nothing_is_lost() -> None:
     old = Driver().start()
     old.checkpoint(publish=False)
     old.checkpoint(publish=False)
-    log = tuple(order.entry for order in old.every(orders.PutEntry))
+    log = tuple(order.entry for order in old.every(do.PutEntry))
     new = Driver(log=log).lead()
     new.tell(events.RestoreRequested(2))
     new.answer()
-    published = new.last(orders.Publish).committables
+    published = new.last(do.Publish).committables
     assert [c.epoch for c in published] == [1, 1, 2, 2]
 
 
@@ -371,7 +372,7 @@ def test_a_checkpoint_right_after_a_restore_has_the_restored_parent() -> None:
 def test_the_bound_is_the_next_id_and_the_kept_objects_are_those_of_the_lineage() -> None:
     driver = Driver(gc_retain_count=1).start()
     first, second = driver.checkpoint(), driver.checkpoint()
-    collection = driver.last(orders.CollectGarbage)
+    collection = driver.last(do.CollectGarbage)
     assert collection.bound == driver.machine.next_id
     assert collection.keep == second.object_paths() and not collection.keep & first.object_paths()
 
@@ -380,15 +381,15 @@ def test_a_savepoint_keeps_its_objects() -> None:
     driver = Driver(gc_retain_count=1).start()
     saved = driver.checkpoint(savepoint="here")
     driver.checkpoint()
-    assert saved.object_paths() <= driver.last(orders.CollectGarbage).keep
-    assert saved in driver.last(orders.CollectGarbage).resumable
+    assert saved.object_paths() <= driver.last(do.CollectGarbage).keep
+    assert saved in driver.last(do.CollectGarbage).resumable
 
 
 def test_thousands_of_aborts_are_collected_although_nothing_commits() -> None:
     driver = Driver(tolerable_failures=10**6).start()
     for _ in range(3 * ABORTS_PER_COLLECTION):
         driver.tell(events.CancelRequested(driver.trigger()))
-    collections = driver.every(orders.CollectGarbage)
+    collections = driver.every(do.CollectGarbage)
     assert len(collections) == 3
     assert garbage(PATHS, [PATHS.state(1, 0)], collections[-1].keep, collections[-1].bound)
 
@@ -396,7 +397,7 @@ def test_thousands_of_aborts_are_collected_although_nothing_commits() -> None:
 def test_collection_can_be_switched_off() -> None:
     driver = Driver(auto_gc=False).start()
     driver.checkpoint()
-    assert driver.every(orders.CollectGarbage) == []
+    assert driver.every(do.CollectGarbage) == []
 
 
 # -- requests ------------------------------------------------------------------------------------------------
@@ -417,12 +418,12 @@ def test_a_cancel_of_what_is_not_in_flight_is_refused() -> None:
 
 def test_periodic_checkpoints_start_by_the_timer() -> None:
     driver = Driver(checkpoint_interval_ms=500).start()
-    assert driver.last(orders.SetTimer).at_ms == 500
+    assert driver.last(do.SetTimer).at_ms == 500
     driver.tick(499)
     assert driver.machine.attempt is None
     driver.tick(500)
     assert driver.machine.attempt is not None
-    assert driver.last(orders.SetTimer).at_ms == 800, "the unaligned threshold"
+    assert driver.last(do.SetTimer).at_ms == 800, "the unaligned threshold"
 
 
 def test_a_failed_checkpoint_is_tried_again_soon() -> None:
@@ -439,7 +440,7 @@ def test_a_gang_that_is_lost_ends_the_attempt_without_a_word_to_the_dead() -> No
     driver = Driver().start()
     driver.trigger()
     given = driver.lose_gang()
-    assert kinds(given) == [orders.CheckpointAborted, orders.ResolveRestore]
+    assert kinds(given) == [do.CheckpointAborted, do.ResolveRestore]
 
 
 # -- the end -------------------------------------------------------------------------------------------------
@@ -450,7 +451,7 @@ def test_a_final_checkpoint_that_fails_is_tried_again() -> None:
     driver.drain()
     driver.tell(events.NodeDeclined(0, 0, driver.live, "x"))
     assert driver.machine.attempt is None
-    assert driver.last(orders.SetTimer).at_ms == 50
+    assert driver.last(do.SetTimer).at_ms == 50
     driver.tick(50)
     assert driver.machine.attempt is not None and driver.machine.attempt.final
 
@@ -463,7 +464,7 @@ def test_a_leader_that_is_over_tells_whoever_waits_for_a_checkpoint_and_nodes_no
     number = driver.trigger("first")
     driver.tell(events.TriggerRequested("second", savepoint="s"))
     given = driver.tell(events.LogChecked(0, events.Followed(takeover(1))))
-    assert kinds(given) == [orders.RequestRefused, orders.CheckpointAborted, orders.StepDown]
+    assert kinds(given) == [do.RequestRefused, do.CheckpointAborted, do.StepDown]
     assert given[0].request_id == "second"  # type: ignore[union-attr]
     over = aborted(driver)
     assert (over.checkpoint_id, over.requests, over.failure) == (number, ("first",), False)
@@ -472,7 +473,7 @@ def test_a_leader_that_is_over_tells_whoever_waits_for_a_checkpoint_and_nodes_no
 
 def test_a_leader_without_an_attempt_has_nobody_to_tell() -> None:
     driver = Driver().start()
-    assert kinds(driver.tell(events.LogChecked(0, events.Followed(takeover(1))))) == [orders.StepDown]
+    assert kinds(driver.tell(events.LogChecked(0, events.Followed(takeover(1))))) == [do.StepDown]
 
 
 def test_only_facts_about_an_attempt_are_taken() -> None:
@@ -490,10 +491,10 @@ def test_a_commit_is_told_again_until_every_node_has_acknowledged_it() -> None:
     number = driver.checkpoint().checkpoint_id
     driver.tell(events.CommitAcked(0, 0, 0, number))
     again = driver.tick(1_000)
-    assert [(order.node, order.checkpoint_id) for order in again if isinstance(order, orders.SendCommitted)] == [(1, number)]
+    assert [(order.node, order.checkpoint_id) for order in again if isinstance(order, do.SendCommitted)] == [(1, number)]
     assert driver.machine.checkpoints.notices.committed_nodes == {0} and driver.machine.metrics.commit_notice_retries == 1
     driver.tell(events.CommitAcked(1, 0, 0, number))
-    assert orders.SendCommitted not in kinds(driver.tick(9_000))
+    assert do.SendCommitted not in kinds(driver.tick(9_000))
     assert driver.machine.checkpoints.notices.committed_nodes == EVERYONE
 
 
@@ -502,7 +503,7 @@ def test_a_gang_that_is_lost_is_told_nothing_more() -> None:
     driver.acks_commits = False
     driver.checkpoint()
     driver.lose_gang()
-    assert orders.SendCommitted not in kinds(driver.tick(9_000))
+    assert do.SendCommitted not in kinds(driver.tick(9_000))
 
 
 @pytest.mark.parametrize("late", [events.CommitAcked(0, 7, 0, 1), events.CommitAcked(0, 0, 7, 1), events.CommitAcked(0, 0, 0, 9)])
@@ -529,7 +530,7 @@ def test_a_wrong_count_that_comes_after_the_put_changes_nothing() -> None:
     number = driver.trigger()
     driver.prepare_all()
     assert kinds(driver.tell(events.InjectionAcked(1, 0, 0, number, source_count=0))) == []
-    assert kinds(driver.answer())[0] is orders.WriteLatestHint
+    assert kinds(driver.answer())[0] is do.WriteLatestHint
 
 
 def test_the_nodes_that_did_not_answer_are_named() -> None:

@@ -83,7 +83,7 @@ def test_ascii_only_and_compact() -> None:
         ({"extra": 1}, "exactly the keys"),
     ],
 )
-def test_anything_else_is_corrupt_and_names_the_place(change: dict[str, object], message: str) -> None:
+def test_anything_else_is_corrupt_and_names_the_path(change: dict[str, object], message: str) -> None:
     with pytest.raises(CorruptDataError, match=message) as caught:
         build(Outer, PLAIN | change, "some/path")
     assert caught.value.path == "some/path"
@@ -112,6 +112,6 @@ def test_a_finite_float_stays() -> None:
 
 
 @given(st.binary())
-def test_a_seal_gives_back_what_was_sealed_and_nothing_else(data: bytes) -> None:
+def test_a_seal_returns_what_was_sealed_and_nothing_else(data: bytes) -> None:
     assert unsealed(seal(data + b"}")) == data + b"}"
     assert unsealed(data) is None

@@ -1,4 +1,4 @@
-"""What is sent to nodes, and in which order."""
+"""What is sent to nodes, and in which effect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from driving import make_ack, make_manifest
 from test_attempt import attempt
 
 from tidegate.core.checkpoint import command
-from tidegate.core.checkpoint.orders import (
+from tidegate.core.checkpoint.effects import (
     CheckpointStarted,
     SendAbort,
     SendFinalize,
@@ -23,9 +23,9 @@ STAMP = Stamp(0, 0, 2, 4)
 
 
 def test_every_node_hears_of_it_before_any_injects() -> None:
-    orders = command.start(attempt(parent=make_manifest(2)), STAMP, CONFIG)
+    effects = command.start(attempt(parent=make_manifest(2)), STAMP, CONFIG)
     started = CheckpointStarted(0, 5, 3, 2, 0, 1_000, 300, False)
-    assert orders == [
+    assert effects == [
         SendStarted(0, STAMP, started),
         SendStarted(1, STAMP, started),
         SendInject(0, STAMP, 5, 3, False),
@@ -34,14 +34,14 @@ def test_every_node_hears_of_it_before_any_injects() -> None:
 
 
 def test_only_nodes_with_sources_inject() -> None:
-    orders = command.start(attempt(sources=frozenset({1})), STAMP, CONFIG)
-    assert [o.node for o in orders if isinstance(o, SendInject)] == [1]
-    assert [o.node for o in orders if isinstance(o, SendStarted)] == [0, 1]
+    effects = command.start(attempt(sources=frozenset({1})), STAMP, CONFIG)
+    assert [o.node for o in effects if isinstance(o, SendInject)] == [1]
+    assert [o.node for o in effects if isinstance(o, SendStarted)] == [0, 1]
 
 
 def test_a_threshold_of_zero_lets_barriers_overtake_from_the_start() -> None:
-    orders = command.start(attempt(), STAMP, replace(CONFIG, unaligned_threshold_ms=0))
-    assert all(o.unaligned for o in orders if isinstance(o, SendInject))
+    effects = command.start(attempt(), STAMP, replace(CONFIG, unaligned_threshold_ms=0))
+    assert all(o.unaligned for o in effects if isinstance(o, SendInject))
 
 
 def test_a_savepoint_is_aligned() -> None:
@@ -51,8 +51,8 @@ def test_a_savepoint_is_aligned() -> None:
 
 
 def test_a_final_checkpoint_has_no_barrier() -> None:
-    orders = command.start(attempt(final=True), STAMP, CONFIG)
-    assert orders[2:] == [SendFinalize(0, STAMP, 5, 3), SendFinalize(1, STAMP, 5, 3)]
+    effects = command.start(attempt(final=True), STAMP, CONFIG)
+    assert effects[2:] == [SendFinalize(0, STAMP, 5, 3), SendFinalize(1, STAMP, 5, 3)]
 
 
 def test_only_nodes_that_have_not_reported_are_promoted() -> None:

@@ -95,36 +95,36 @@ def test_the_fan_in_gets_the_same_settings(unaligned: str, enabled: bool, forced
     )
 
 
-def test_without_checkpoints_no_place_is_needed() -> None:
-    assert CheckpointConfig().place() is None
-    assert CheckpointConfig(data_dir="/a").place("/b") is None
+def test_without_checkpoints_no_store_is_needed() -> None:
+    assert CheckpointConfig().store_url() is None
+    assert CheckpointConfig(data_dir="/a").store_url("/b") is None
 
 
-def test_with_checkpoints_a_place_is_needed() -> None:
+def test_with_checkpoints_a_store_is_needed() -> None:
     with pytest.raises(DataDirRequired, match="data_dir or store"):
-        CheckpointConfig(interval="1s").place()
+        CheckpointConfig(interval="1s").store_url()
 
 
-def test_store_or_data_dir_is_the_place() -> None:
-    assert CheckpointConfig(interval="1s").place("s3://bucket/x") == "s3://bucket/x"
-    assert CheckpointConfig(interval="1s", data_dir="/var/x").place() == "/var/x"
-    assert CheckpointConfig(interval="1s", data_dir=Path("/var/x")).place() == "/var/x"
+def test_store_or_data_dir_is_the_url() -> None:
+    assert CheckpointConfig(interval="1s").store_url("s3://bucket/x") == "s3://bucket/x"
+    assert CheckpointConfig(interval="1s", data_dir="/var/x").store_url() == "/var/x"
+    assert CheckpointConfig(interval="1s", data_dir=Path("/var/x")).store_url() == "/var/x"
 
 
 @pytest.mark.parametrize("store", ["/var/x", "/var/x/", "file:///var/x", "file:///var/x/"])
-def test_store_and_data_dir_may_name_the_same_place_in_two_ways(store: str) -> None:
-    assert CheckpointConfig(interval="1s", data_dir="/var/x").place(store) == store
+def test_store_and_data_dir_may_name_the_same_directory_in_two_ways(store: str) -> None:
+    assert CheckpointConfig(interval="1s", data_dir="/var/x").store_url(store) == store
 
 
 @pytest.mark.parametrize("store", ["/var/y", "s3://var/x", "/"])
 def test_store_and_data_dir_must_agree(store: str) -> None:
     with pytest.raises(InvalidUseError, match="give only one"):
-        CheckpointConfig(interval="1s", data_dir="/var/x").place(store)
+        CheckpointConfig(interval="1s", data_dir="/var/x").store_url(store)
 
 
-def test_a_store_that_is_no_place_is_refused() -> None:
+def test_a_store_that_is_no_url_is_refused() -> None:
     with pytest.raises(InvalidUseError, match="path or a URL"):
-        CheckpointConfig(interval="1s").place("")
+        CheckpointConfig(interval="1s").store_url("")
 
 
 def test_a_store_that_cannot_be_written_is_waited_for_ten_minutes_unless_told_otherwise() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tidegate.core.checkpoint.effects import CheckLog
 from tidegate.core.checkpoint.events import Followed, Last, LogChecked, Unknown
-from tidegate.core.checkpoint.orders import CheckLog
 from tidegate.core.log.confirm import LogConfirmer
 
 
@@ -36,7 +36,7 @@ def test_a_store_that_does_not_know_is_asked_again_later_and_later() -> None:
     assert confirmer.why == "503"
 
 
-def test_it_gives_up_after_a_while() -> None:
+def test_it_stops_trying_after_a_while() -> None:
     confirmer = asked()
     assert confirmer.deadline_ms == 1_000 and not confirmer.gave_up(999)
     assert confirmer.gave_up(1_000) and confirmer.waited_ms(1_000) == 1_000

@@ -7,7 +7,8 @@ from coordination import PATHS, SHAPE, World
 from driving import EVERYONE, Driver, kinds, make_ack
 from test_view import commit, takeover
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.answer import STORY_LENGTH
 from tidegate.core.checkpoint.attempt import CheckpointPhase
 from tidegate.core.checkpoint.budget import PublishBudget
@@ -29,8 +30,8 @@ from tidegate.errors import (
 from tidegate.ids import CheckpointId
 
 
-def aborted(driver: Driver) -> orders.CheckpointAborted:
-    return driver.last(orders.CheckpointAborted)
+def aborted(driver: Driver) -> do.CheckpointAborted:
+    return driver.last(do.CheckpointAborted)
 
 
 def phase(driver: Driver) -> CheckpointPhase:
@@ -53,11 +54,11 @@ def test_leader_failover_aborts_in_progress() -> None:
     old = Driver().start()
     stalled = old.trigger()
     old.prepare_all()
-    new = Driver(log=(old.every(orders.PutEntry)[0].entry,)).lead()
-    given = new.gang_up()
-    deaths = [order for order in given if isinstance(order, orders.SendAbort)]
-    assert all(order.checkpoint_id > stalled and order.stamp.term == 1 for order in deaths) and len(deaths) == 2
-    assert kinds(old.answer(events.Conflict(takeover(1)))) == [orders.CheckpointAborted, orders.StepDown]
+    new = Driver(log=(old.every(do.PutEntry)[0].entry,)).lead()
+    effects = new.gang_up()
+    deaths = [effect for effect in effects if isinstance(effect, do.SendAbort)]
+    assert all(effect.checkpoint_id > stalled and effect.stamp.term == 1 for effect in deaths) and len(deaths) == 2
+    assert kinds(old.answer(events.Conflict(takeover(1)))) == [do.CheckpointAborted, do.StepDown]
 
 
 def test_leader_failover_restores_epoch() -> None:
@@ -89,10 +90,10 @@ def test_an_unknown_put_is_retried_with_the_same_bytes_and_nothing_else_happens(
     driver = Driver().start()
     driver.trigger()
     driver.prepare_all()
-    first = driver.last(orders.PutEntry)
+    first = driver.last(do.PutEntry)
     driver.answer(events.Unknown())
-    assert kinds(driver.tick(10)) == [orders.PutEntry]
-    assert driver.last(orders.PutEntry) == first
+    assert kinds(driver.tick(10)) == [do.PutEntry]
+    assert driver.last(do.PutEntry) == first
     assert kinds(driver.tick(90_000)) == [], "no timeout aborts what is being put"
     driver.answer(events.Conflict(first.entry))
     assert driver.machine.metrics.checkpoints_completed == 1
@@ -113,14 +114,14 @@ def test_a_leader_that_stalls_before_its_put_finds_the_slot_taken_after_a_takeov
     old.checkpoint()
     stalled = old.trigger()
     old.prepare_all()
-    log = tuple(order.entry for order in old.every(orders.PutEntry)[:-1])
+    log = tuple(effect.entry for effect in old.every(do.PutEntry)[:-1])
     new = Driver(log=log).start(1)
     new.checkpoint()
-    collection = new.last(orders.CollectGarbage)
+    collection = new.last(do.CollectGarbage)
     doomed = garbage(PATHS, [PATHS.state(stalled, 0)], collection.keep, collection.bound)
     assert doomed == [PATHS.state(stalled, 0)], "a dead term's attempt is garbage"
-    given = old.answer(events.Conflict(new.every(orders.PutEntry)[0].entry))
-    assert kinds(given) == [orders.CheckpointAborted, orders.StepDown]
+    effects = old.answer(events.Conflict(new.every(do.PutEntry)[0].entry))
+    assert kinds(effects) == [do.CheckpointAborted, do.StepDown]
     assert old.machine.log.head_epoch == 1
 
 
@@ -128,8 +129,8 @@ def test_a_lost_put_whose_answer_never_comes_ends_the_leader_without_an_abort_to
     driver = Driver(storage_timeout_ms=5_000).start()
     driver.trigger()
     driver.prepare_all()
-    given = driver.tick(5_000)
-    assert kinds(given) == [orders.CheckpointAborted, orders.StepDown]
+    effects = driver.tick(5_000)
+    assert kinds(effects) == [do.CheckpointAborted, do.StepDown]
 
 
 def test_a_node_lost_while_the_manifest_is_put_waits_for_the_answer_and_counts_the_commit() -> None:
@@ -137,11 +138,11 @@ def test_a_node_lost_while_the_manifest_is_put_waits_for_the_answer_and_counts_t
     driver.trigger()
     driver.prepare_all()
     assert kinds(driver.lose_gang()) == []
-    given = driver.answer()
-    assert orders.ResolveRestore in kinds(given) and orders.SendCommitted not in kinds(given)
+    effects = driver.answer()
+    assert do.ResolveRestore in kinds(effects) and do.SendCommitted not in kinds(effects)
     assert driver.machine.log.head_epoch == 1
     driver.restore(1)
-    assert driver.last(orders.StartGang).manifest == driver.last(orders.CheckpointCompleted).manifest
+    assert driver.last(do.StartGang).manifest == driver.last(do.CheckpointCompleted).manifest
 
 
 def test_a_stop_while_the_manifest_is_put_waits_for_the_answer() -> None:
@@ -149,7 +150,7 @@ def test_a_stop_while_the_manifest_is_put_waits_for_the_answer() -> None:
     driver.trigger()
     driver.prepare_all()
     assert kinds(driver.tell(events.StopRequested())) == []
-    assert orders.StopGang in kinds(driver.answer())
+    assert do.StopGang in kinds(driver.answer())
     assert driver.machine.metrics.checkpoints_completed == 1
 
 
@@ -160,10 +161,10 @@ def test_publishing_is_in_epoch_order_and_one_at_a_time() -> None:
     driver = Driver().start()
     driver.checkpoint(publish=False)
     driver.checkpoint(publish=False)
-    assert [order.epoch for order in driver.every(orders.Publish)] == [1]
+    assert [effect.epoch for effect in driver.every(do.Publish)] == [1]
     driver.tell(events.Published(1))
-    assert [order.epoch for order in driver.every(orders.Publish)] == [1, 2]
-    assert all(c.epoch == 2 for c in driver.last(orders.Publish).committables)
+    assert [effect.epoch for effect in driver.every(do.Publish)] == [1, 2]
+    assert all(c.epoch == 2 for c in driver.last(do.Publish).committables)
 
 
 def test_killed_between_the_commits_of_two_sinks_the_head_is_published_again() -> None:
@@ -173,7 +174,7 @@ def test_killed_between_the_commits_of_two_sinks_the_head_is_published_again() -
     driver.lose_gang()
     driver.tell(events.RestoreRequested(1))
     driver.answer()
-    assert driver.last(orders.Publish).committables == manifest.committables
+    assert driver.last(do.Publish).committables == manifest.committables
 
 
 def test_the_same_checkpoint_is_restored_twice() -> None:
@@ -182,7 +183,7 @@ def test_the_same_checkpoint_is_restored_twice() -> None:
     for gang in (2, 3):
         driver.lose_gang()
         driver.restore(1)
-        assert driver.last(orders.StartGang) == orders.StartGang(gang, manifest)
+        assert driver.last(do.StartGang) == do.StartGang(gang, manifest)
     assert driver.machine.log.head_epoch == 1
 
 
@@ -192,12 +193,12 @@ def test_restore_5_of_9_and_crash_before_the_next_commit() -> None:
         old.checkpoint()
     old.lose_gang()
     old.restore(5)
-    log = tuple(order.entry for order in old.every(orders.PutEntry))
+    log = tuple(effect.entry for effect in old.every(do.PutEntry))
     new = Driver(gc_retain_count=20, log=log).lead()
     assert new.machine.log.head_epoch == 5
     new.tell(events.RestoreRequested(5))
     new.answer()
-    assert {c.epoch for c in new.last(orders.Hide).committables} == {6, 7, 8, 9}
+    assert {c.epoch for c in new.last(do.Hide).committables} == {6, 7, 8, 9}
 
 
 def test_too_many_unpublished_epochs_hold_back_the_next_checkpoint() -> None:
@@ -224,18 +225,18 @@ def test_a_checkpoint_that_somebody_asked_for_is_shown_at_once_and_others_wait()
         return attempt.epoch
 
     first, second = periodic(100), None
-    assert driver.last(orders.Publish).epoch == first, "there was a token"
+    assert driver.last(do.Publish).epoch == first, "there was a token"
     driver.tell(events.Published(first))
     second = periodic(200)
-    assert driver.last(orders.Publish).epoch == first
+    assert driver.last(do.Publish).epoch == first
     assert not driver.machine.is_public(second)
     driver.checkpoint()
-    shown = driver.last(orders.Publish)
+    shown = driver.last(do.Publish)
     assert {entry.epoch for entry in shown.committables} == {second, second + 1}
     assert driver.machine.is_public(second + 1)
     third = periodic(300)
     driver.tell(events.StopRequested())
-    assert driver.last(orders.Publish).epoch == third, "a stop shows what is committed"
+    assert driver.last(do.Publish).epoch == third, "a stop shows what is committed"
 
 
 # -- time ----------------------------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ def test_a_timer_that_has_fired_is_set_again() -> None:
     driver.answer()
     driver.tell(events.Published(1))
     driver.tick(999)
-    assert driver.last(orders.SetTimer).at_ms == 1_000
+    assert driver.last(do.SetTimer).at_ms == 1_000
     driver.tick(1_000)
     assert driver.machine.metrics.checkpoints_completed == 1 and driver.machine.attempt is not None
 
@@ -257,9 +258,9 @@ def test_too_many_failures_in_a_row_restart_the_gang() -> None:
     driver = Driver(tolerable_failures=1).start()
     for _ in range(2):
         driver.tell(events.NodeDeclined(0, 0, driver.trigger(), "x"))
-    assert driver.last(orders.StopGang).reason == "2 checkpoints failed in a row"
-    given = driver.lose_gang("stopped")
-    assert kinds(given) == [orders.ResolveRestore]
+    assert driver.last(do.StopGang).reason == "2 checkpoints failed in a row"
+    effects = driver.lose_gang("stopped")
+    assert kinds(effects) == [do.ResolveRestore]
 
 
 # -- the end -------------------------------------------------------------------------------------------------
@@ -268,17 +269,17 @@ def test_too_many_failures_in_a_row_restart_the_gang() -> None:
 def test_when_every_node_is_drained_a_final_checkpoint_without_a_barrier_ends_the_job() -> None:
     driver = Driver().start()
     driver.checkpoint()
-    injected = len(driver.every(orders.SendInject))
-    given = driver.drain()
-    assert [o.node for o in given if isinstance(o, orders.SendFinalize)] == [0, 1]
-    assert len(driver.every(orders.SendInject)) == injected
+    injected = len(driver.every(do.SendInject))
+    effects = driver.drain()
+    assert [o.node for o in effects if isinstance(o, do.SendFinalize)] == [0, 1]
+    assert len(driver.every(do.SendInject)) == injected
     driver.prepare_all()
     driver.answer()
     driver.tell(events.TriggerRequested("too late"))
-    assert driver.last(orders.RequestRefused).request_id == "too late"
-    given = driver.tell(events.Published(2))
-    assert kinds(given) == [orders.StopGang, orders.JobFinished]
-    assert driver.last(orders.JobFinished).manifest.final
+    assert driver.last(do.RequestRefused).request_id == "too late"
+    effects = driver.tell(events.Published(2))
+    assert kinds(effects) == [do.StopGang, do.JobFinished]
+    assert driver.last(do.JobFinished).manifest.final
 
 
 def test_a_checkpoint_under_way_is_ended_before_the_final_one_begins() -> None:
@@ -310,13 +311,13 @@ def test_a_drained_node_of_another_gang_is_stale() -> None:
     assert driver.machine.metrics.stale_messages == 1
 
 
-def test_the_log_of_a_whole_life_folds_without_complaint() -> None:
+def test_the_log_of_a_complete_life_folds_without_complaint() -> None:
     driver = Driver().start()
     driver.checkpoint()
     driver.lose_gang()
     driver.restore(1)
     driver.checkpoint()
-    view = LogView(order.entry for order in driver.every(orders.PutEntry))
+    view = LogView(effect.entry for effect in driver.every(do.PutEntry))
     assert view.head == driver.machine.log.head and view.gang == 2
 
 
@@ -339,11 +340,11 @@ def test_a_checkpoint_that_begins_while_a_signal_is_on_its_way_stays_aligned() -
     driver = Driver().start()
     driver.tell(ControlChanged(pinned=True))
     driver.trigger()
-    assert all(order.started.aligned for order in driver.every(orders.SendStarted))
+    assert all(order.started.aligned for order in driver.every(do.SendStarted))
     driver.tell(ControlChanged(pinned=False))
     driver.tell(events.CancelRequested(driver.live))
     driver.trigger()
-    assert not driver.last(orders.SendStarted).started.aligned
+    assert not driver.last(do.SendStarted).started.aligned
 
 
 def test_a_manifest_has_the_parameters_of_the_moment_of_its_trigger_and_their_objects() -> None:
@@ -355,7 +356,7 @@ def test_a_manifest_has_the_parameters_of_the_moment_of_its_trigger_and_their_ob
     driver.tell(ControlChanged(parameters=(ParameterEntry.of_bytes("rules", 2, b"v", 0),)))
     for node in EVERYONE:
         driver.prepared(node)
-    entry = driver.last(orders.PutEntry).entry
+    entry = driver.last(do.PutEntry).entry
     assert isinstance(entry, Commit)
     assert entry.manifest.parameters == (stored,)
     assert path in entry.manifest.object_paths()
@@ -365,7 +366,7 @@ def test_payloads_that_no_manifest_names_yet_are_kept() -> None:
     driver = Driver().start()
     driver.tell(ControlChanged(objects=frozenset({"job/shared/live"})))
     driver.checkpoint()
-    assert "job/shared/live" in driver.last(orders.CollectGarbage).keep
+    assert "job/shared/live" in driver.last(do.CollectGarbage).keep
 
 
 def test_after_the_end_signals_are_nobodys_business() -> None:
@@ -375,12 +376,12 @@ def test_after_the_end_signals_are_nobodys_business() -> None:
     before = driver.machine.metrics.stale_messages
     assert driver.tell(ControlChanged(pinned=True)) == []
     assert driver.machine.metrics.stale_messages == before
-    assert kinds(driver.tell(events.TriggerRequested("r"))) == [orders.RequestRefused]
+    assert kinds(driver.tell(events.TriggerRequested("r"))) == [do.RequestRefused]
 
 
 def test_a_cancelled_checkpoint_is_over_and_its_id_is_never_used_again() -> None:
     driver = Driver().start()
     number = driver.trigger()
     given = driver.tell(events.CancelRequested(number))
-    assert orders.CheckpointAborted in kinds(given) and driver.machine.attempt is None
+    assert do.CheckpointAborted in kinds(given) and driver.machine.attempt is None
     assert driver.machine.next_id > number

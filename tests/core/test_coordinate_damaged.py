@@ -7,7 +7,8 @@ from driving import EVERYONE, Driver
 from test_view import commit, restore, takeover
 from torn import LOG, torn
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.events import Conflict, PutAnswered
 from tidegate.core.checkpoint.manifest import CommittableEntry
 from tidegate.core.checkpoint.mode import Mode
@@ -27,15 +28,15 @@ def test_a_takeover_whose_slot_can_not_be_read_tries_the_next() -> None:
     driver.tell(events.LogRead(()))
     driver.answer(events.Conflict(torn(takeover(0))))
     driver.tell(events.LogRead((torn(takeover(0)),)))
-    assert driver.last(orders.PutEntry).slot == 1
+    assert driver.last(do.PutEntry).slot == 1
 
 
 def test_a_restore_whose_slot_can_not_be_read_ends_the_leader() -> None:
     driver = Driver(log=tuple(LOG)).lead()
     driver.tell(events.RestoreRequested(3))
-    given = driver.answer(events.Conflict(torn(restore(5, 3, term=4))))
-    (reason,) = [order.reason for order in given if isinstance(order, orders.StepDown)]
-    assert reason == orders.Replaced(None, 5, torn(restore(5, 3)).why)
+    effects = driver.answer(events.Conflict(torn(restore(5, 3, term=4))))
+    (reason,) = [effect.reason for effect in effects if isinstance(effect, do.StepDown)]
+    assert reason == do.Replaced(None, 5, torn(restore(5, 3)).why)
     assert str(reason) == f"another driver has taken over slot=5: {torn(restore(5, 3)).why}"
 
 
@@ -44,9 +45,9 @@ def test_rows_that_a_damaged_commit_may_have_published_are_hidden_before_the_gan
     entries = (takeover(0), commit(1), commit(2, 1, committables=(kept,)), torn(commit(3, 2)))
     driver = Driver(log=entries).lead()
     driver.tell(events.RestoreRequested(2))
-    assert driver.answer() == [orders.Hide(5, (), False, orders.Unnamed(2, (kept,)))]
-    given = driver.tell(events.Hidden(5))
-    assert [type(order) for order in given] == [orders.Publish]
+    assert driver.answer() == [do.Hide(5, (), False, do.Unnamed(2, (kept,)))]
+    effects = driver.tell(events.Hidden(5))
+    assert [type(effect) for effect in effects] == [do.Publish]
 
 
 @pytest.mark.parametrize("last", [torn(commit(4, 3)), torn(restore(4, 3))])
@@ -61,13 +62,13 @@ def test_rows_of_a_part_of_the_log_that_was_lost_are_hidden_whatever_their_gang(
     """The next gang's number may be lower than theirs: a rolled-back log counts again."""
     kept = CommittableEntry("out", 0, 0, 2, {}, 2)
     driver = Driver(log=(takeover(0), commit(1), commit(2, 1, committables=(kept,)))).lead()
-    driver.tell(events.RestoreRequested(2, sinks_ahead=True))
-    assert driver.answer() == [orders.Hide(4, (), False, orders.Unnamed(2, (kept,), every_gang=True))]
+    driver.tell(events.RestoreRequested(2, sinks_newer=True))
+    assert driver.answer() == [do.Hide(4, (), False, do.Unnamed(2, (kept,), every_gang=True))]
 
 
-def test_a_finished_job_whose_sinks_are_ahead_hides_what_its_log_lost() -> None:
+def test_a_finished_job_whose_sinks_are_newer_hides_what_its_log_lost() -> None:
     driver = Driver(log=(takeover(0), commit(1, final=True))).lead()
-    assert driver.tell(events.RestoreRequested(1, sinks_ahead=True)) == [
-        orders.Hide(0, (), False, orders.Unnamed(1, (), every_gang=True))
+    assert driver.tell(events.RestoreRequested(1, sinks_newer=True)) == [
+        do.Hide(0, (), False, do.Unnamed(1, (), every_gang=True))
     ]
-    assert [type(order) for order in driver.tell(events.Hidden(0))] == [orders.JobFinished]
+    assert [type(effect) for effect in driver.tell(events.Hidden(0))] == [do.JobFinished]

@@ -9,7 +9,8 @@ from coordination import CONFIG, SHAPE
 from driving import EVERYONE, Driver, kinds
 from test_view import commit, restore, takeover
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import CommittableEntry
 from tidegate.core.checkpoint.mode import Mode
@@ -28,9 +29,9 @@ THEIRS = Takeover(slot=0, term=0, write_id="other/1", leader="other")
 def test_a_new_leader_writes_a_takeover_into_the_next_free_slot() -> None:
     driver = Driver(log=LOG)
     driver.tell(events.LogRead(LOG))
-    put = driver.last(orders.PutEntry)
+    put = driver.last(do.PutEntry)
     assert put.slot == 3 and isinstance(put.entry, Takeover) and put.entry.term == 3
-    assert kinds(driver.answer()) == [orders.ResolveRestore]
+    assert kinds(driver.answer()) == [do.ResolveRestore]
     assert driver.machine.term == 3 and driver.machine.metrics.leader_failovers == 1
 
 
@@ -42,9 +43,9 @@ def test_a_takeover_that_loses_its_slot_reads_the_log_anew_and_tries_the_next() 
     """What is in the slot may be a takeover that does not count, in one that was trimmed."""
     driver = Driver()
     driver.tell(events.LogRead(()))
-    assert kinds(driver.answer(events.Conflict(THEIRS))) == [orders.ReadLog]
+    assert kinds(driver.answer(events.Conflict(THEIRS))) == [do.ReadLog]
     driver.tell(events.LogRead((THEIRS,)))
-    assert driver.last(orders.PutEntry).slot == 1
+    assert driver.last(do.PutEntry).slot == 1
     driver.answer()
     assert driver.machine.term == 1
 
@@ -52,7 +53,7 @@ def test_a_takeover_that_loses_its_slot_reads_the_log_anew_and_tries_the_next() 
 def test_a_takeover_says_who_took_over_and_when() -> None:
     machine = DistributedCheckpointCoordinator(SHAPE, CONFIG, "me", host="there", pid=7)
     (put, *_) = machine.handle(events.LogRead(()), 0, 1_700_000_000_000)
-    assert isinstance(put, orders.PutEntry) and isinstance(put.entry, Takeover)
+    assert isinstance(put, do.PutEntry) and isinstance(put.entry, Takeover)
     assert (put.entry.leader, put.entry.host, put.entry.pid, put.entry.wall_ms) == ("me", "there", 7, 1_700_000_000_000)
 
 
@@ -66,10 +67,10 @@ def test_a_log_that_cannot_be_understood_makes_no_leader() -> None:
 def test_a_takeover_that_is_unknown_is_put_again_with_the_same_write_id() -> None:
     driver = Driver()
     driver.tell(events.LogRead(()))
-    first = driver.last(orders.PutEntry)
+    first = driver.last(do.PutEntry)
     driver.answer(events.Unknown())
     driver.tick(10)
-    assert driver.every(orders.PutEntry) == [first, first]
+    assert driver.every(do.PutEntry) == [first, first]
     driver.answer(events.Conflict(first.entry))
     assert driver.machine.mode is Mode.READY
     assert driver.machine.metrics.put_retries == 1
@@ -78,7 +79,7 @@ def test_a_takeover_that_is_unknown_is_put_again_with_the_same_write_id() -> Non
 def test_a_store_that_never_answers_ends_the_leader() -> None:
     driver = Driver(storage_timeout_ms=500)
     driver.tell(events.LogRead(()))
-    assert kinds(driver.tick(500)) == [orders.StepDown]
+    assert kinds(driver.tick(500)) == [do.StepDown]
     assert driver.machine.mode is Mode.DEPOSED
 
 
@@ -99,47 +100,47 @@ def test_answers_that_nobody_waits_for_are_counted() -> None:
 
 def test_the_first_gang_of_all_has_number_0_and_no_entry() -> None:
     driver = Driver().lead()
-    given = driver.tell(events.RestoreRequested(None))
-    assert given == [orders.StartGang(0, None)]
+    effects = driver.tell(events.RestoreRequested(None))
+    assert effects == [do.StartGang(0, None)]
 
 
 def test_every_later_start_writes_a_restore_first_and_that_slot_is_the_gang() -> None:
     driver = Driver().start()
     driver.lose_gang()
-    assert kinds(driver.tell(events.RestoreRequested(None))) == [orders.PutEntry]
-    entry = driver.last(orders.PutEntry).entry
+    assert kinds(driver.tell(events.RestoreRequested(None))) == [do.PutEntry]
+    entry = driver.last(do.PutEntry).entry
     assert isinstance(entry, Restore) and (entry.slot, entry.parent, entry.reason) == (1, None, "node lost")
-    assert kinds(driver.answer()) == [orders.Hide]
-    assert driver.tell(events.Hidden(1)) == [orders.StartGang(1, None)]
+    assert kinds(driver.answer()) == [do.Hide]
+    assert driver.tell(events.Hidden(1)) == [do.StartGang(1, None)]
 
 
 def test_a_second_leader_never_starts_gang_0() -> None:
     driver = Driver(log=(THEIRS,)).lead()
     driver.tell(events.RestoreRequested(None))
-    assert isinstance(driver.last(orders.PutEntry).entry, Restore)
+    assert isinstance(driver.last(do.PutEntry).entry, Restore)
 
 
 def test_the_head_is_published_again_before_the_gang_starts() -> None:
     driver = Driver(log=LOG).lead()
     driver.tell(events.RestoreRequested(2))
-    assert driver.answer() == [orders.Publish(2, 4, (TWO,))]
-    given = driver.tell(events.Published(2))
-    assert given == [orders.StartGang(4, LOG[2].manifest)]  # type: ignore[union-attr]
+    assert driver.answer() == [do.Publish(2, 4, (TWO,))]
+    effects = driver.tell(events.Published(2))
+    assert effects == [do.StartGang(4, LOG[2].manifest)]  # type: ignore[union-attr]
 
 
 def test_an_older_epoch_hides_what_came_after_it_and_then_publishes_itself() -> None:
     driver = Driver(log=LOG).lead()
     driver.tell(events.RestoreRequested(1))
-    assert driver.answer() == [orders.Hide(4, (TWO,))]
-    assert driver.tell(events.Hidden(4)) == [orders.Publish(1, 4, (ONE,))]
-    assert kinds(driver.tell(events.Published(1))) == [orders.StartGang]
+    assert driver.answer() == [do.Hide(4, (TWO,))]
+    assert driver.tell(events.Hidden(4)) == [do.Publish(1, 4, (ONE,))]
+    assert kinds(driver.tell(events.Published(1))) == [do.StartGang]
     assert driver.machine.log.head_epoch == 1
 
 
 def test_a_start_without_state_hides_everything() -> None:
     driver = Driver(log=LOG).lead()
     driver.tell(events.RestoreRequested(None))
-    assert driver.answer() == [orders.Hide(4, (ONE, TWO), everything=True)]
+    assert driver.answer() == [do.Hide(4, (ONE, TWO), everything=True)]
 
 
 def test_a_failed_hide_or_publish_is_tried_again_before_anything_else() -> None:
@@ -147,10 +148,10 @@ def test_a_failed_hide_or_publish_is_tried_again_before_anything_else() -> None:
     driver.tell(events.RestoreRequested(1))
     driver.answer()
     driver.tell(events.HideFailed(4, "busy"))
-    assert kinds(driver.tick(10)) == [orders.Hide]
+    assert kinds(driver.tick(10)) == [do.Hide]
     driver.tell(events.Hidden(4))
     driver.tell(events.PublishFailed(1, "busy"))
-    assert kinds(driver.tick(30)) == [orders.Publish]
+    assert kinds(driver.tick(30)) == [do.Publish]
     assert driver.machine.metrics.publish_retries == 2
 
 
@@ -173,14 +174,14 @@ def test_a_gang_cannot_be_started_while_one_is_there() -> None:
 def test_a_restore_that_loses_its_slot_ends_the_leader() -> None:
     driver = Driver(log=LOG).lead()
     driver.tell(events.RestoreRequested(2))
-    given = driver.answer(events.Conflict(takeover(4)))
-    assert kinds(given) == [orders.StepDown] and driver.machine.mode is Mode.DEPOSED
+    effects = driver.answer(events.Conflict(takeover(4)))
+    assert kinds(effects) == [do.StepDown] and driver.machine.mode is Mode.DEPOSED
 
 
 def test_a_gang_that_fails_to_start_is_resolved_anew() -> None:
     driver = Driver().lead()
     driver.tell(events.RestoreRequested(None))
-    assert driver.lose_gang("too few slots") == [orders.ResolveRestore("too few slots")]
+    assert driver.lose_gang("too few slots") == [do.ResolveRestore("too few slots")]
 
 
 @pytest.mark.parametrize("nodes", [(frozenset(), frozenset()), (EVERYONE, frozenset({7}))])
@@ -204,7 +205,7 @@ def test_a_gang_is_lost_once() -> None:
     driver = Driver().start()
     driver.lose_gang()
     driver.lose_gang()
-    assert len(driver.every(orders.ResolveRestore)) == 2
+    assert len(driver.every(do.ResolveRestore)) == 2
     assert driver.machine.metrics.stale_messages == 1
 
 
@@ -213,10 +214,10 @@ def test_a_gang_is_lost_once() -> None:
 
 def test_a_running_gang_goes_on_under_a_new_leader() -> None:
     driver = Driver(log=LOG).lead()
-    given = driver.gang_up()
-    aborts = [order for order in given if isinstance(order, orders.SendAbort)]
-    assert [(order.node, order.checkpoint_id) for order in aborts] == [(0, 3 << 32), (1, 3 << 32)]
-    assert driver.last(orders.Publish) == orders.Publish(2, 0, (TWO,))
+    effects = driver.gang_up()
+    aborts = [effect for effect in effects if isinstance(effect, do.SendAbort)]
+    assert [(effect.node, effect.checkpoint_id) for effect in aborts] == [(0, 3 << 32), (1, 3 << 32)]
+    assert driver.last(do.Publish) == do.Publish(2, 0, (TWO,))
     assert driver.machine.mode is Mode.RUNNING
 
 
@@ -241,14 +242,14 @@ def test_a_gang_of_a_finished_job_is_not_taken_over() -> None:
 def test_a_finished_job_started_again_publishes_and_is_finished_at_once() -> None:
     final = commit(1, final=True, committables=(ONE,))
     driver = Driver(log=(takeover(0), final)).lead()
-    assert kinds(driver.tell(events.RestoreRequested(1))) == [orders.Publish]
-    assert driver.tell(events.Published(1)) == [orders.JobFinished(final.manifest)]
-    assert len(driver.every(orders.PutEntry)) == 1, "only the takeover"
+    assert kinds(driver.tell(events.RestoreRequested(1))) == [do.Publish]
+    assert driver.tell(events.Published(1)) == [do.JobFinished(final.manifest)]
+    assert len(driver.every(do.PutEntry)) == 1, "only the takeover"
 
 
 def test_a_stop_before_the_log_is_read_starts_nothing() -> None:
     driver = Driver()
-    assert driver.tell(events.StopRequested()) == [orders.JobStopped()]
+    assert driver.tell(events.StopRequested()) == [do.JobStopped()]
     driver.tell(events.LogRead(()))
     driver.tell(events.Tick())
     assert driver.machine.metrics.stale_messages == 1
@@ -258,12 +259,12 @@ def test_a_stop_during_takeover_waits_for_the_answer() -> None:
     driver = Driver()
     driver.tell(events.LogRead(()))
     assert driver.tell(events.StopRequested()) == []
-    assert kinds(driver.answer()) == [orders.JobStopped]
+    assert kinds(driver.answer()) == [do.JobStopped]
 
 
 def test_a_stop_without_a_gang_is_immediate() -> None:
     driver = Driver().lead()
-    assert driver.tell(events.StopRequested()) == [orders.JobStopped()]
+    assert driver.tell(events.StopRequested()) == [do.JobStopped()]
 
 
 def test_a_stop_during_recovery_starts_no_gang() -> None:
@@ -271,7 +272,7 @@ def test_a_stop_during_recovery_starts_no_gang() -> None:
     driver.tell(events.RestoreRequested(2))
     driver.tell(events.StopRequested())
     driver.answer()
-    assert kinds(driver.tell(events.Published(2))) == [orders.JobStopped]
+    assert kinds(driver.tell(events.Published(2))) == [do.JobStopped]
 
 
 @pytest.mark.parametrize("started", [False, True])
@@ -280,10 +281,10 @@ def test_a_stop_ends_the_gang_and_then_the_job(started: bool) -> None:
     driver.tell(events.RestoreRequested(None))
     if started:
         driver.gang_up()
-    assert driver.tell(events.StopRequested()) == [orders.StopGang(0, "stop requested")]
+    assert driver.tell(events.StopRequested()) == [do.StopGang(0, "stop requested")]
     assert driver.tell(events.StopRequested()) == []
     driver.gang_up()
-    assert driver.lose_gang("stopped") == [orders.JobStopped()]
+    assert driver.lose_gang("stopped") == [do.JobStopped()]
 
 
 def test_a_stop_publishes_what_is_committed_before_it_is_done() -> None:
@@ -292,8 +293,8 @@ def test_a_stop_publishes_what_is_committed_before_it_is_done() -> None:
     driver.tell(events.StopRequested())
     assert kinds(driver.lose_gang("stopped")) == []
     driver.tell(events.PublishFailed(1, "busy"))
-    assert kinds(driver.tick(10)) == [orders.Publish]
-    assert kinds(driver.tell(events.Published(1))) == [orders.JobStopped]
+    assert kinds(driver.tick(10)) == [do.Publish]
+    assert kinds(driver.tell(events.Published(1))) == [do.JobStopped]
 
 
 def test_an_epoch_is_public_when_the_sinks_have_confirmed_it() -> None:
@@ -310,14 +311,14 @@ def test_sinks_that_never_take_it_end_the_leader_without_losing_anything() -> No
     driver.checkpoint(publish=False)
     driver.tell(events.PublishFailed(1, "no"))
     driver.tick(10)
-    assert kinds(driver.tell(events.PublishFailed(1, "no"))) == [orders.StepDown]
+    assert kinds(driver.tell(events.PublishFailed(1, "no"))) == [do.StepDown]
 
 
 def test_the_gang_is_not_resolved_while_a_publish_is_under_way() -> None:
     driver = Driver().start()
     driver.checkpoint(publish=False)
     assert kinds(driver.lose_gang()) == []
-    assert kinds(driver.tell(events.PublishFailed(1, "busy"))) == [orders.ResolveRestore]
+    assert kinds(driver.tell(events.PublishFailed(1, "busy"))) == [do.ResolveRestore]
 
 
 def test_a_job_is_not_finished_without_a_checkpoint() -> None:
@@ -333,26 +334,26 @@ def test_two_leaders_start_a_gang_at_once_and_only_one_gets_the_slot() -> None:
     old, new = Driver(log=LOG).lead(), Driver(log=(*LOG, takeover(3))).lead()
     old.tell(events.RestoreRequested(2))
     new.tell(events.RestoreRequested(2))
-    assert old.last(orders.PutEntry).slot == 4
-    given = old.answer(events.Conflict(takeover(4)))
-    assert kinds(given) == [orders.StepDown]
+    assert old.last(do.PutEntry).slot == 4
+    effects = old.answer(events.Conflict(takeover(4)))
+    assert kinds(effects) == [do.StepDown]
     new.answer()
     new.tell(events.Published(2))
-    assert new.last(orders.StartGang).gang == 5
-    assert old.every(orders.StartGang) == []
+    assert new.last(do.StartGang).gang == 5
+    assert old.every(do.StartGang) == []
 
 
 def test_a_deposed_leader_that_starts_gang_0_unaware_is_fenced_by_the_number() -> None:
     old = Driver().lead()
-    new = Driver(log=(old.last(orders.PutEntry).entry,)).start()
+    new = Driver(log=(old.last(do.PutEntry).entry,)).start()
     old.tell(events.RestoreRequested(None))
-    assert old.last(orders.StartGang).gang == 0
-    assert new.last(orders.StartGang).gang == 2
+    assert old.last(do.StartGang).gang == 0
+    assert new.last(do.StartGang).gang == 2
     old.gang_up()
     old.trigger()
     old.prepare_all()
-    given = old.answer(events.Conflict(takeover(1)))
-    assert kinds(given) == [orders.CheckpointAborted, orders.StepDown]
+    effects = old.answer(events.Conflict(takeover(1)))
+    assert kinds(effects) == [do.CheckpointAborted, do.StepDown]
 
 
 def test_a_restore_is_not_undone_by_crash_and_restart() -> None:
@@ -361,8 +362,8 @@ def test_a_restore_is_not_undone_by_crash_and_restart() -> None:
     with pytest.raises(InvalidUseError, match="left this checkpoint behind"):
         driver.tell(events.RestoreRequested(2))
     driver.tell(events.RestoreRequested(1))
-    given = driver.answer()
-    assert given == [orders.Hide(6, (TWO,))], "what was hidden stays hidden"
+    effects = driver.answer()
+    assert effects == [do.Hide(6, (TWO,))], "what was hidden stays hidden"
 
 
 def test_only_known_outcomes_and_answers_are_taken() -> None:
@@ -385,7 +386,7 @@ def test_a_gang_lost_after_the_final_commit_does_not_matter() -> None:
     driver.prepare_all()
     driver.answer()
     assert kinds(driver.lose_gang()) == []
-    assert kinds(driver.tell(events.Published(1))) == [orders.JobFinished]
+    assert kinds(driver.tell(events.Published(1))) == [do.JobFinished]
 
 
 def test_a_finished_job_ends_its_gang() -> None:
@@ -393,6 +394,6 @@ def test_a_finished_job_ends_its_gang() -> None:
     driver.drain()
     driver.prepare_all()
     driver.answer()
-    given = driver.tell(events.Published(1))
-    assert given[0] == orders.StopGang(0, "finished")
-    assert kinds(given) == [orders.StopGang, orders.JobFinished]
+    effects = driver.tell(events.Published(1))
+    assert effects[0] == do.StopGang(0, "finished")
+    assert kinds(effects) == [do.StopGang, do.JobFinished]

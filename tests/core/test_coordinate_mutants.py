@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from coordination import CONFIG, Violation, World, asleep, paused, play
 
-from tidegate.core.checkpoint import attempt, checkpoints, coordinate, events, orders, publish
+from tidegate.core.checkpoint import attempt, checkpoints, coordinate, events, publish
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint.attempt import CheckpointAttempt
 from tidegate.core.checkpoint.checkpoints import Checkpoints
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
@@ -72,7 +73,7 @@ def acks_are_counted_by_node_only(patch: pytest.MonkeyPatch) -> World:
         def _live(self, node: int, gang: int, term: int, checkpoint_id: int) -> CheckpointAttempt | None:
             return self.attempt if self.attempt and node in self.attempt.nodes else None
 
-        def _prepared(self, ack: Any, now_ms: int, wall_ms: int) -> list[orders.Effect]:
+        def _prepared(self, ack: Any, now_ms: int, wall_ms: int) -> list[do.CoordinatorEffect]:
             if self.attempt is not None:
                 number = self.attempt.checkpoint_id
                 ack = replace(
@@ -100,7 +101,7 @@ def ids_begin_again_after_failover(patch: pytest.MonkeyPatch) -> World:
 @mutant("I6 ids are new")
 def an_aborted_id_is_used_again(patch: pytest.MonkeyPatch) -> World:
     class Wrong(Checkpoints):
-        def _after_abort(self, now_ms: int, failure: bool) -> list[orders.Effect]:
+        def _after_abort(self, now_ms: int, failure: bool) -> list[do.CoordinatorEffect]:
             self._counter -= 1
             return super()._after_abort(now_ms, failure)
 
@@ -125,7 +126,7 @@ def commit_before_all_acks(patch: pytest.MonkeyPatch) -> World:
 @mutant("I5 quiet while a put is open")
 def unknown_is_taken_for_failure(patch: pytest.MonkeyPatch) -> World:
     class Wrong(Coordinator):
-        def _dispatch(self, event: events.Event, now_ms: int) -> None:
+        def _dispatch(self, event: events.CoordinatorEvent, now_ms: int) -> None:
             live = self.attempt
             if isinstance(event, events.PutAnswered) and isinstance(event.answer, events.Unknown) and live is not None:
                 self.leadership._appender.entry = None
@@ -149,7 +150,7 @@ def the_gang_is_restarted_while_a_put_is_open(patch: pytest.MonkeyPatch) -> Worl
         def _gang_lost(self, event: events.GangLost, now_ms: int) -> None:
             super()._gang_lost(event, now_ms)
             if self.mode is Mode.SETTLING and self.leadership.is_writing:
-                self._out.give(orders.StartGang(self.log.gang + 1, self.log.head))
+                self._out.give(do.StartGang(self.log.gang + 1, self.log.head))
 
     return World(Wrong)
 
@@ -266,10 +267,10 @@ def the_newest_epoch_is_published_first(patch: pytest.MonkeyPatch) -> World:
 @mutant("I9 visible only after the manifest")
 def committables_are_published_before_the_manifest(patch: pytest.MonkeyPatch) -> World:
     class Wrong(Checkpoints):
-        def _commit(self, attempt: CheckpointAttempt, now_ms: int, wall_ms: int) -> list[orders.Effect]:
+        def _commit(self, attempt: CheckpointAttempt, now_ms: int, wall_ms: int) -> list[do.CoordinatorEffect]:
             given = super()._commit(attempt, now_ms, wall_ms)
             staged = tuple(replace(c, epoch=attempt.epoch) for a in attempt.acks.values() for c in a.committables)
-            return [*given, orders.Publish(attempt.epoch, attempt.gang, staged)]
+            return [*given, do.Publish(attempt.epoch, attempt.gang, staged)]
 
     patch.setattr(coordinate, "Checkpoints", Wrong)
     return World()
@@ -306,7 +307,7 @@ def a_gang_starts_before_its_restore_is_written(patch: pytest.MonkeyPatch) -> Wo
     class Wrong(Coordinator):
         def _write_restore(self, parent: int | None, now_ms: int) -> None:
             super()._write_restore(parent, now_ms)
-            self._out.give(orders.StartGang(self.log.next_slot, self.log.head))
+            self._out.give(do.StartGang(self.log.next_slot, self.log.head))
 
     return World(Wrong)
 
@@ -314,9 +315,9 @@ def a_gang_starts_before_its_restore_is_written(patch: pytest.MonkeyPatch) -> Wo
 @mutant("I10 restorable", "restore follows the log", "I9 exact")
 def anything_ever_committed_may_be_restored(patch: pytest.MonkeyPatch) -> World:
     class Careless(World):
-        def resolve(self, reign: Any, order: orders.ResolveRestore, epoch: int | None) -> None:
+        def resolve(self, reign: Any, effect: do.ResolveRestore, epoch: int | None) -> None:
             oldest = min((*reign.machine.log._lineage, *reign.machine.log._left), default=None)
-            super().resolve(reign, order, oldest)
+            super().resolve(reign, effect, oldest)
 
     def restorable(self: LogView, epoch: int) -> Any:
         return self._manifests.get(epoch)
@@ -354,9 +355,9 @@ def takeovers_are_trimmed_too(patch: pytest.MonkeyPatch) -> World:
 @mutant(*FORKED, drama=asleep)
 def a_takeover_counts_without_a_listing(patch: pytest.MonkeyPatch) -> World:
     class Trusted(World):
-        def check_log(self, reign: Any, order: orders.CheckLog) -> None:
-            reign.todo.remove(order)
-            self.tell(reign, events.LogChecked(order.slot, events.Last()))
+        def check_log(self, reign: Any, effect: do.CheckLog) -> None:
+            reign.todo.remove(effect)
+            self.tell(reign, events.LogChecked(effect.slot, events.Last()))
 
     trusting(patch)
     return Trusted()
@@ -375,7 +376,7 @@ def the_log_is_trimmed_before_its_base_has_landed(patch: pytest.MonkeyPatch) -> 
         def _committed(self, entry: Commit, now_ms: int) -> None:
             super()._committed(entry, now_ms)
             if self.leadership.is_writing:
-                self._out.give(orders.TrimLog(self.log.next_slot, frozenset(m.epoch for m in self.log.held())))
+                self._out.give(do.TrimLog(self.log.next_slot, frozenset(m.epoch for m in self.log.held())))
 
     return World(Wrong)
 
@@ -393,7 +394,7 @@ def an_adopted_gang_keeps_the_attempts_of_the_leader_before(patch: pytest.Monkey
 @mutant("nodes know what is committed")
 def an_adopted_gang_is_not_told_what_was_committed(patch: pytest.MonkeyPatch) -> World:
     class Wrong(Leadership):
-        def stamp(self) -> orders.Stamp:
+        def stamp(self) -> do.Stamp:
             stamp = super().stamp()
             ours = stamp.committed_id >> 32 == stamp.term
             return stamp if ours else replace(stamp, committed_epoch=None, committed_id=0)
@@ -459,7 +460,7 @@ def test_a_candidate_that_slept_through_a_trim_leaves_without_a_word() -> None:
     leader, candidate = asleep(world)
     assert world.trimmed > 10 and candidate.machine.mode is Mode.DEPOSED
     (stepped,) = candidate.done
-    assert isinstance(stepped, orders.StepDown) and isinstance(stepped.reason, orders.Replaced)
+    assert isinstance(stepped, do.StepDown) and isinstance(stepped.reason, do.Replaced)
     assert leader.machine.mode is Mode.RUNNING
     world.settle()
 
@@ -468,7 +469,7 @@ def test_a_leader_that_was_paused_for_long_finds_the_takeover_of_its_successor()
     world = World()
     first, second = paused(world)
     assert world.trimmed > 10 and first.machine.mode is Mode.DEPOSED
-    by = [order.reason.by for order in first.done if isinstance(order, orders.StepDown)]  # type: ignore[union-attr]
+    by = [order.reason.by for order in first.done if isinstance(order, do.StepDown)]  # type: ignore[union-attr]
     assert [takeover.leader for takeover in by] == [second.machine.leader]
     world.settle()
 

@@ -84,9 +84,9 @@ def test_a_damaged_log_entry_is_what_it_was_or_corrupt(entry: LogEntry, data: st
 @pytest.mark.parametrize("entry", ENTRIES[1:], ids=lambda entry: entry.kind)
 def test_one_flipped_bit_anywhere_in_a_restore_or_commit_is_noticed(entry: LogEntry) -> None:
     whole = encode_entry(entry)
-    for place in range(len(whole)):
+    for index in range(len(whole)):
         for bit in range(8):
-            flipped = whole[:place] + bytes((whole[place] ^ 1 << bit,)) + whole[place + 1 :]
+            flipped = whole[:index] + bytes((whole[index] ^ 1 << bit,)) + whole[index + 1 :]
             with pytest.raises(CorruptDataError):
                 decode_entry(flipped, "p", 1)
 
@@ -115,7 +115,7 @@ WAL = b"".join(ENCODER.append(payload) for payload in PAYLOADS)
 
 
 @given(damaged(WAL))
-def test_a_damaged_log_of_changes_gives_its_first_records_and_no_others(data: bytes) -> None:
+def test_a_damaged_log_of_changes_yields_its_first_records_and_no_others(data: bytes) -> None:
     found = read_log(data)
     assert found == PAYLOADS[: len(found)]
 

@@ -22,11 +22,11 @@ def test_whatever_bit_is_flipped_the_kind_is_still_told(entry: LogEntry) -> None
     data = bytearray(encode_entry(entry))
     expected = torn(entry)
     assert expected.kind == entry.kind
-    for place in range(len(data)):
+    for index in range(len(data)):
         for bit in range(8):
-            data[place] ^= 1 << bit
+            data[index] ^= 1 << bit
             assert read_entry(bytes(data), f"log/{entry.slot}", entry.slot) == expected
-            data[place] ^= 1 << bit
+            data[index] ^= 1 << bit
 
 
 def test_openings_are_so_different_that_flips_cannot_turn_one_into_another() -> None:
@@ -64,7 +64,7 @@ def test_what_is_sealed_and_not_understood_is_no_damage_but_an_error(body: bytes
     assert caught.value.path == "log/4"
 
 
-def test_a_whole_entry_of_another_slot_is_an_error() -> None:
+def test_an_intact_entry_of_another_slot_is_an_error() -> None:
     with pytest.raises(CorruptDataError, match="another slot"):
         read_entry(encode_entry(takeover(5)), "log/4", 4)
 
@@ -99,7 +99,7 @@ def test_a_gang_whose_first_commit_is_damaged_too_stays_unexplained() -> None:
 
 
 @pytest.mark.parametrize("entry", [takeover(4), restore(5, 3), commit(1)], ids=lambda entry: entry.kind)
-def test_a_whole_entry_comes_back_and_a_torn_one_can_be_an_error(entry: LogEntry) -> None:
+def test_an_intact_entry_comes_back_and_a_torn_one_can_be_an_error(entry: LogEntry) -> None:
     data = encode_entry(entry)
     assert decode_entry(data, "log/x", entry.slot) == read_entry(data, "log/x", entry.slot) == entry
     with pytest.raises(CorruptDataError, match="damaged"):

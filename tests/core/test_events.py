@@ -12,7 +12,7 @@ from tidegate.core.checkpoint import events
 from tidegate.core.log.view import LogView
 
 
-@pytest.mark.parametrize("kind", get_args(events.Event))
+@pytest.mark.parametrize("kind", get_args(events.CoordinatorEvent))
 def test_every_event_is_a_frozen_value(kind: Any) -> None:
     assert dataclasses.is_dataclass(kind)
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tidegate.core.checkpoint.effects import StartGang, StopGang
 from tidegate.core.checkpoint.events import GangRunning, NodeDrained
 from tidegate.core.checkpoint.gang import Gang
-from tidegate.core.checkpoint.orders import StartGang, StopGang
 from tidegate.errors import ProtocolError
 
 BOTH = frozenset({0, 1})

@@ -306,7 +306,7 @@ def test_inject_poll_concurrent_consistency() -> None:
 # -- holding -----------------------------------------------------------------------------------------
 
 
-def test_a_taken_barrier_is_given_again_until_it_is_on_all_outputs() -> None:
+def test_a_taken_barrier_is_returned_again_until_it_is_on_all_outputs() -> None:
     injector = on_command()
     handle = injector.coordinator_handle()
     handle.inject(InjectBarrierCommand(1, 1))

@@ -60,9 +60,7 @@ def test_an_end_marks_the_point_for_every_id() -> None:
         ((), (), ()),
     ],
 )
-def test_what_is_ahead_of_the_barrier_is_recorded_and_the_barrier_alone_is_taken_out(
-    queue: Any, recorded: Any, left: Any
-) -> None:
+def test_what_is_before_the_barrier_is_recorded_and_the_barrier_alone_is_taken_out(queue: Any, recorded: Any, left: Any) -> None:
     cut = channel(*queue)
     recording: ChannelRecording[str] = ChannelRecording("input 3", 100)
     cut.start_recording(1, recording)

@@ -10,6 +10,7 @@ from driving import make_manifest
 from test_view import commit, restore, takeover
 from torn import torn
 
+from tidegate.core.checkpoint.effects import CheckLog, Hide, PutEntry, Replaced, Stamp, StoreSilent, Unnamed
 from tidegate.core.checkpoint.events import (
     Conflict,
     Followed,
@@ -22,7 +23,6 @@ from tidegate.core.checkpoint.events import (
 )
 from tidegate.core.checkpoint.leadership import Confirmed, Leadership, OutrunTakeover
 from tidegate.core.checkpoint.manifest import CommittableEntry
-from tidegate.core.checkpoint.orders import CheckLog, Hide, PutEntry, Replaced, Stamp, StoreSilent, Unnamed
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.log.append import Landed, NotAsked, StillOpen
 from tidegate.core.log.view import Base, LogRecord, Restore, Takeover

@@ -63,7 +63,7 @@ def test_the_stored_form_is_versioned_json() -> None:
     assert plain["operators"][0]["runs"][1]["inline"] == "YWI="
 
 
-def test_an_inline_run_gives_its_bytes_back() -> None:
+def test_an_inline_run_returns_its_bytes() -> None:
     assert RunEntry.of_bytes(b"ab", 9, 1).inline_bytes() == b"ab"
     assert RunEntry(OWN, 0, 1, 1, 1).inline_bytes() == b""
 
@@ -81,7 +81,7 @@ def test_an_inline_run_gives_its_bytes_back() -> None:
         {"path": OWN, "crc32c": 2**32},
     ],
 )
-def test_a_run_that_is_nowhere_or_in_two_places_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_run_that_is_nowhere_or_stored_twice_is_refused(wrong: dict[str, Any]) -> None:
     fields: dict[str, Any] = {"path": None, "offset": 0, "length": 0, "crc32c": 0, "rows": 0, "inline": None}
     with pytest.raises(InvalidUseError):
         RunEntry(**(fields | wrong))
@@ -169,7 +169,7 @@ def test_objects_of_the_parent_may_be_named_and_no_others() -> None:
         child.check_parent(changed)
 
 
-def test_behind_a_lost_parent_objects_are_newer_than_the_nearest_known_or_its_own() -> None:
+def test_after_a_lost_parent_objects_are_newer_than_the_nearest_known_or_its_own() -> None:
     def child(of: int, crc: int = 5) -> CheckpointManifest:
         entry = ObjectEntry(PATHS.shared(of, "r"), 4, crc)
         run = OperatorSnapshotEntry("window", 0, {}, (RunEntry(entry.path, 0, 4, crc, 1),))
@@ -204,8 +204,8 @@ def test_corrupt_bytes_name_the_path() -> None:
 def test_a_damaged_manifest_never_raises_anything_but_our_error(data: st.DataObject) -> None:
     stored = bytearray(full().to_json())
     for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(stored) - 1))
-        stored[place] = data.draw(st.integers(0, 255))
+        index = data.draw(st.integers(0, len(stored) - 1))
+        stored[index] = data.draw(st.integers(0, 255))
     try:
         CheckpointManifest.from_json(bytes(stored), "p")
     except TidegateError as error:

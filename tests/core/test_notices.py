@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tidegate.core.checkpoint.effects import SendCommitted, Stamp
 from tidegate.core.checkpoint.notices import NOTICE_RETRY_MS, NOTICE_TRIES_MAX, CommitNotices
-from tidegate.core.checkpoint.orders import SendCommitted, Stamp
 
 STAMP = Stamp(0, 0, 3, 5)
 BOTH = frozenset({0, 1})

@@ -27,14 +27,14 @@ class Settings:
     width: int = 2
 
 
-def given(**options: Any) -> dict[str, Any]:
+def options(**named: Any) -> dict[str, Any]:
     """Options that a type checker would refuse before we can."""
-    return options
+    return named
 
 
 def test_an_unknown_option_is_named_with_the_nearest_and_all_others() -> None:
     with pytest.raises(InvalidUseError) as caught:
-        paint("north", **given(color="red"))
+        paint("north", **options(color="red"))
     assert str(caught.value) == "paint: there is no option 'color', did you mean 'colour'? options=wall, colour, coats"
 
 
@@ -51,7 +51,7 @@ def test_what_is_known_passes_and_the_function_looks_as_before() -> None:
 
 def test_a_value_that_is_missing_is_left_to_python() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'height'"):
-        Settings(**given(width=1))
+        Settings(**options(width=1))
 
 
 def test_a_class_is_the_same_but_for_unknown_fields() -> None:
@@ -59,11 +59,11 @@ def test_a_class_is_the_same_but_for_unknown_fields() -> None:
     assert dataclasses.replace(settings, width=2) == Settings(1)
     assert list(inspect.signature(Settings).parameters) == ["height", "width"]
     with pytest.raises(InvalidUseError, match=r"^Settings: there is no option 'hight', did you mean 'height'\?"):
-        Settings(**given(hight=1))
+        Settings(**options(hight=1))
 
 
 def test_the_settings_of_checkpoints_are_such_a_class() -> None:
     with pytest.raises(InvalidUseError, match=r"CheckpointConfig: .*'intervall', did you mean 'interval'\? options=interval,"):
-        CheckpointConfig(**given(intervall="1s"))
+        CheckpointConfig(**options(intervall="1s"))
     config = CheckpointConfig(interval="1s")
     assert pickle.loads(pickle.dumps(config)) == config

@@ -31,7 +31,7 @@ def left(checkpoint_id: int, *overtaken: StreamMessage[str], size_bytes: int = 0
 
 def test_an_aligned_barrier_stands_in_line() -> None:
     queue = filled(A)
-    assert queue.place(B1) == []
+    assert queue.enqueue(B1) == []
     queue.put(B)
     assert queue.queued_bytes == 10
     assert queue.head() == A
@@ -43,7 +43,7 @@ def test_an_aligned_barrier_stands_in_line() -> None:
 
 def test_a_flagged_barrier_goes_to_the_head_and_records_what_it_passes() -> None:
     queue = filled(A, Watermark(7), B)
-    assert queue.place(B1.as_unaligned()) == []
+    assert queue.enqueue(B1.as_unaligned()) == []
     queue.put(C)
     assert queue.head() == Barrier(B1.as_unaligned())
     assert queue.take() == (Barrier(B1.as_unaligned()), [left(1, A, Watermark(7), B, size_bytes=18)])
@@ -52,7 +52,7 @@ def test_a_flagged_barrier_goes_to_the_head_and_records_what_it_passes() -> None
 
 def test_a_waiting_barrier_is_promoted_at_its_deadline() -> None:
     queue = filled(A)
-    queue.place(B1)
+    queue.enqueue(B1)
     queue.put(B)
     assert queue.deadline(1) == []
     assert queue.deadline(1) == []
@@ -60,17 +60,17 @@ def test_a_waiting_barrier_is_promoted_at_its_deadline() -> None:
     assert drain(queue) == [A, B]
 
 
-def test_a_barrier_placed_after_its_deadline_goes_to_the_head() -> None:
+def test_a_barrier_enqueued_after_its_deadline_goes_to_the_head() -> None:
     queue = filled(A)
     queue.deadline(1)
-    queue.place(B1)
+    queue.enqueue(B1)
     assert queue.take()[1] == [left(1, A, size_bytes=5)]
 
 
 def test_another_ids_deadline_promotes_nothing() -> None:
     queue = filled(A)
     queue.deadline(1)
-    queue.place(B2)
+    queue.enqueue(B2)
     queue.deadline(1)
     assert queue.head() == A
 
@@ -84,10 +84,10 @@ def test_another_ids_deadline_promotes_nothing() -> None:
     ],
     ids=["aligned-only output", "unaligned mode off", "savepoint"],
 )
-def test_some_barriers_never_leave_their_place(options: dict[str, object], barrier: CheckpointBarrier) -> None:
+def test_some_barriers_never_leave_their_position(options: dict[str, object], barrier: CheckpointBarrier) -> None:
     queue = filled(A, **options)
     queue.deadline(1)
-    queue.place(barrier)
+    queue.enqueue(barrier)
     queue.deadline(1)
     first, second = drain(queue)
     assert first == A
@@ -95,9 +95,9 @@ def test_some_barriers_never_leave_their_place(options: dict[str, object], barri
     assert second.barrier.is_aligned
 
 
-def test_an_aborted_barrier_keeps_its_place_and_is_promoted_no_more() -> None:
+def test_an_aborted_barrier_keeps_its_position_and_is_promoted_no_more() -> None:
     queue = filled(A)
-    queue.place(B1)
+    queue.enqueue(B1)
     queue.abort(1)
     queue.deadline(1)
     assert queue.take() == (A, [])
@@ -106,7 +106,7 @@ def test_an_aborted_barrier_keeps_its_place_and_is_promoted_no_more() -> None:
 
 def test_an_abort_drops_what_was_recorded() -> None:
     queue = filled(A)
-    queue.place(B1.as_unaligned())
+    queue.enqueue(B1.as_unaligned())
     queue.abort(1)
     assert queue.take() == (Barrier(B1.as_unaligned()), [])
     assert drain(queue) == [A]
@@ -114,16 +114,16 @@ def test_an_abort_drops_what_was_recorded() -> None:
 
 def test_an_abort_of_an_older_id_drops_nothing() -> None:
     queue = filled(A)
-    queue.place(B2.as_unaligned())
+    queue.enqueue(B2.as_unaligned())
     queue.abort(1)
     assert queue.take()[1] == [left(2, A, size_bytes=5)]
 
 
 def test_a_newer_barrier_at_the_head_replaces_an_older_one() -> None:
     queue = filled(A)
-    queue.place(B1)
+    queue.enqueue(B1)
     queue.put(B)
-    queue.place(B2)
+    queue.enqueue(B2)
     queue.put(C)
     queue.deadline(2)
     assert queue.take() == (Barrier(B2.as_unaligned()), [left(2, A, B, size_bytes=10)])
@@ -132,8 +132,8 @@ def test_a_newer_barrier_at_the_head_replaces_an_older_one() -> None:
 
 def test_an_older_barrier_leaves_silently_when_a_newer_one_waits() -> None:
     queue = filled()
-    queue.place(B1)
-    queue.place(B2)
+    queue.enqueue(B1)
+    queue.enqueue(B2)
     assert queue.take() == (Barrier(B1), [])
     assert queue.take() == (Barrier(B2), [left(2)])
 
@@ -141,7 +141,7 @@ def test_an_older_barrier_leaves_silently_when_a_newer_one_waits() -> None:
 def test_the_end_is_passed_but_not_recorded() -> None:
     queue = filled(A, End())
     assert queue.end_queued
-    queue.place(B1.as_unaligned())
+    queue.enqueue(B1.as_unaligned())
     assert queue.take()[1] == [left(1, A, size_bytes=5)]
     assert drain(queue) == [A, End()]
     assert not queue.end_queued
@@ -152,7 +152,7 @@ def test_nothing_follows_the_end() -> None:
     with pytest.raises(ProtocolError):
         queue.put(A)
     with pytest.raises(ProtocolError):
-        queue.place(B1)
+        queue.enqueue(B1)
     assert drain(queue) == [End()]
 
 
@@ -163,7 +163,7 @@ def test_nothing_can_be_taken_from_an_empty_queue() -> None:
 
 def test_passing_too_much_ends_the_checkpoint_and_names_the_output() -> None:
     queue = filled(A, B, config=UnalignedCheckpointConfig(max_inflight_buffer_bytes=9))
-    queue.place(B1)
+    queue.enqueue(B1)
     (failed,) = queue.deadline(1)
     assert isinstance(failed, CheckpointFailed)
     assert isinstance(failed.error, InFlightBufferTooLarge)

@@ -1,4 +1,4 @@
-"""Object names: formatted and parsed in one place."""
+"""Object names: formatted and parsed in one module."""
 
 from __future__ import annotations
 

@@ -12,20 +12,20 @@ BARRIER = CheckpointBarrier(3, 1)
 RECORDED = UnalignedSnapshot(BARRIER, (InFlightChannelData(0, (Event("x", 5),), 5),), 5, True, 0)
 
 
-def test_it_is_whole_when_barriers_are_placed_and_gone_and_inputs_recorded() -> None:
+def test_it_is_complete_when_barriers_are_placed_and_gone_and_inputs_recorded() -> None:
     snapshot: PendingSnapshot[str] = PendingSnapshot(BARRIER)
-    assert not snapshot.is_whole
-    snapshot.placed, snapshot.waiting = True, {0}
+    assert not snapshot.is_complete
+    snapshot.enqueued, snapshot.waiting = True, {0}
     snapshot.inputs = RECORDED
-    assert not snapshot.is_whole
+    assert not snapshot.is_complete
     snapshot.waiting.clear()
-    assert snapshot.is_whole
+    assert snapshot.is_complete
     snapshot.inputs = None
-    assert not snapshot.is_whole
+    assert not snapshot.is_complete
 
 
 def test_a_finished_subtask_has_no_inputs_to_record() -> None:
-    assert PendingSnapshot[str](BARRIER, finished=True).is_whole
+    assert PendingSnapshot[str](BARRIER, finished=True).is_complete
 
 
 @pytest.mark.parametrize("recorded", [None, RECORDED])

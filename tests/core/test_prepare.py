@@ -26,7 +26,7 @@ WIRED = replace(
     SHAPE,
     channels=frozenset({ChannelShape("read", "out", 0, "hash"), ChannelShape("read", "in", 1, "forward")}),
 )
-SETTLED = (ChannelRef("out", 0, 0), ChannelRef("out", 0, 1), ChannelRef("in", 1, 1))
+REPORTED = (ChannelRef("out", 0, 0), ChannelRef("out", 0, 1), ChannelRef("in", 1, 1))
 
 
 def test_an_ack_round_trips() -> None:
@@ -78,11 +78,11 @@ def test_a_part_too_few_or_too_many_is_a_fault(change: dict[str, Any], fault: st
     assert SHAPE.faults(replace(ACK, **change)) == (fault,)
 
 
-def test_every_channel_must_be_settled() -> None:
-    whole = replace(ACK, tasks=(TaskReport("read", 1, "fired", SETTLED),))
+def test_every_channel_must_be_reported() -> None:
+    whole = replace(ACK, tasks=(TaskReport("read", 1, "fired", REPORTED),))
     assert WIRED.faults(whole) == ()
-    for left_out in SETTLED:
-        channels = tuple(ref for ref in SETTLED if ref != left_out)
+    for left_out in REPORTED:
+        channels = tuple(ref for ref in REPORTED if ref != left_out)
         faults = WIRED.faults(replace(ACK, tasks=(TaskReport("read", 1, "fired", channels),)))
         assert len(faults) == 1 and faults[0].startswith("missing channel read/1")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.failure.problems import Passed, Problem, ProblemKind, Problems, StillWrong
 from tidegate.core.log.view import Takeover
 from tidegate.errors import CheckpointAbortedError, NodeFailed
@@ -85,14 +85,14 @@ def test_a_started_gang_ends_the_restores_problem_and_a_commit_that_of_nodes() -
 
 
 @pytest.mark.parametrize(
-    ("order", "answer", "slow_ms"),
+    ("effect", "answer", "slow_ms"),
     [(PUT, WRITTEN, 10_000), (HIDE, ev.Hidden(1), 60_000), (do.Publish(1, 1, ()), ev.Published(1), 60_000)],
     ids=["put", "hide", "publish"],
 )
-def test_an_order_without_an_answer_becomes_a_problem_of_its_own(order, answer, slow_ms: int) -> None:
+def test_an_effect_without_an_answer_becomes_a_problem_of_its_own(effect, answer, slow_ms: int) -> None:
     problems = Problems()
     assert problems.look_ms is None
-    problems.noted(order, 100, 7_100)
+    problems.noted(effect, 100, 7_100)
     assert problems.look_ms == 100 + slow_ms
     assert problems.look(99 + slow_ms, 7_099 + slow_ms) == ()
     (told,) = problems.look(100 + slow_ms, 7_100 + slow_ms)

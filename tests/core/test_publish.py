@@ -7,8 +7,8 @@ from driving import make_manifest
 
 from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.budget import PublishBudget
+from tidegate.core.checkpoint.effects import Hide, Publish, Unpublishable
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry
-from tidegate.core.checkpoint.orders import Hide, Publish, Unpublishable
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.checkpoint.publish import WAITING_MAX, PublishQueue, SinkAnswer, SinkEvent
 
@@ -207,8 +207,8 @@ def test_so_much_may_wait_and_no_more() -> None:
     sink.committed(manifest(2, *(of_epoch(2, subtask=subtask) for subtask in range(WAITING_MAX - 1))))
     assert sink.next(0, 1) is None
     sink.committed(manifest(3, of_epoch(3)))
-    order = sink.next(0, 1)
-    assert isinstance(order, Publish) and len(order.committables) == WAITING_MAX
+    effect = sink.next(0, 1)
+    assert isinstance(effect, Publish) and len(effect.committables) == WAITING_MAX
 
 
 def test_a_sink_that_does_not_come_to_an_end_holds_back_checkpoints() -> None:

@@ -12,10 +12,11 @@ from driving import EVERYONE, Driver, make_ack
 
 import tidegate as tg
 from tidegate.connectors.parquet import ParquetSink
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.manifest import CommittableEntry
 from tidegate.plan.connector import WriterContext
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.testing.connectors import SINK_SCHEMA, rows_of
 
 INTERVAL_MS = 200
@@ -27,7 +28,7 @@ class Job:
     def __init__(self, sink: ParquetSink) -> None:
         stream = tg.generate(rows=1)
         plan = tg.Pipeline("job", stream.write(sink).named("out")).physical(1)
-        self.sink, self.publisher = sink, Publisher(plan)
+        self.sink, self.publisher = sink, SinkPublisher(plan)
         self.driver = Driver(checkpoint_interval_ms=INTERVAL_MS, publish_budgets=self.publisher.budgets()).start()
         self.writers = [sink.writer(WriterContext("out", node, 0, SINK_SCHEMA)) for node in sorted(EVERYONE)]
         self.committed = self.largest = self.published_at_ms = self.longest_wait_ms = 0
@@ -41,23 +42,23 @@ class Job:
             staged = CommittableEntry("out", node, 0, driver.live, writer.prepare(driver.live) or {})
             driver.tell(events.NodePrepared(make_ack(node, driver.live, committables=(staged,))))
         if self.committed % 7 == 0:
-            self.largest = max(self.largest, len(driver.last(orders.PutEntry).data))
+            self.largest = max(self.largest, len(driver.last(do.PutEntry).data))
         self.committed += 1
         self._perform(driver.answer())
 
     def stop(self) -> None:
         self._perform(self.driver.tell(events.StopRequested()))
 
-    def _perform(self, given: list[Any]) -> None:
-        for order in given:
-            if isinstance(order, orders.PutEntry) and self.driver.machine.attempt is None:  # the log is summed up
+    def _perform(self, effects: list[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, do.PutEntry) and self.driver.machine.attempt is None:  # the log is summed up
                 self._perform(self.driver.answer())
-            if isinstance(order, orders.Publish):
-                self.publisher.publish(order.committables)
+            if isinstance(effect, do.Publish):
+                self.publisher.publish(effect.committables)
                 waited_ms = self.driver.now_ms - self.published_at_ms
                 self.longest_wait_ms = max(self.longest_wait_ms, waited_ms)
                 self.published_at_ms = self.driver.now_ms
-                self._perform(self.driver.tell(events.Published(order.epoch)))
+                self._perform(self.driver.tell(events.Published(effect.epoch)))
 
     def keys(self) -> list[int]:
         names = sorted(name for name in os.listdir(self.sink.path) if name.endswith(".parquet"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from driving import Driver, kinds
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.attempt import CheckpointPhase
 from tidegate.core.checkpoint.requests import REQUESTS_MAX
 
 
-def aborted(driver: Driver) -> orders.CheckpointAborted:
-    return driver.last(orders.CheckpointAborted)
+def aborted(driver: Driver) -> do.CheckpointAborted:
+    return driver.last(do.CheckpointAborted)
 
 
 def phase(driver: Driver) -> CheckpointPhase:
@@ -44,20 +45,20 @@ def test_requests_have_a_limit() -> None:
     driver = Driver().lead()
     for number in range(REQUESTS_MAX + 1):
         driver.tell(events.TriggerRequested(f"r{number}"))
-    assert driver.last(orders.RequestRefused).request_id == f"r{REQUESTS_MAX}"
+    assert driver.last(do.RequestRefused).request_id == f"r{REQUESTS_MAX}"
     driver.restore(None)
     driver.tell(events.TriggerRequested("one more"))
-    assert driver.last(orders.RequestRefused).request_id == "one more"
+    assert driver.last(do.RequestRefused).request_id == "one more"
 
 
 def test_a_stop_ends_the_attempt_and_refuses_requests() -> None:
     driver = Driver().start()
     driver.trigger()
     driver.tell(events.TriggerRequested("save", "here"))
-    assert orders.StopGang in kinds(driver.tell(events.StopRequested()))
+    assert do.StopGang in kinds(driver.tell(events.StopRequested()))
     assert aborted(driver).reason == "stop requested"
     driver.tell(events.TriggerRequested("late"))
     driver.lose_gang("stopped")
     driver.tell(events.TriggerRequested("later"))
-    assert [order.request_id for order in driver.every(orders.RequestRefused)] == ["late", "save", "later"]
+    assert [order.request_id for order in driver.every(do.RequestRefused)] == ["late", "save", "later"]
     assert driver.machine.metrics.checkpoints_aborted == 1

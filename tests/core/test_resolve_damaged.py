@@ -63,8 +63,8 @@ def test_retention_does_not_count_damaged_commits() -> None:
 
 
 @pytest.mark.parametrize("choice", ["latest", 2])
-def test_sinks_that_are_ahead_of_the_log_must_be_able_to_hide(choice: Any) -> None:
-    found = choose(LOG, restore=choice, can_hide_unnamed=False, ahead="epoch 9")
+def test_sinks_that_are_newer_than_the_log_must_be_able_to_hide(choice: Any) -> None:
+    found = choose(LOG, restore=choice, can_hide_unnamed=False, sinks_newer="epoch 9")
     assert isinstance(found, Refuse) and "put the newest copy back" in found.why and "epoch 9" in found.why
-    assert choose(LOG, restore="none", can_hide_unnamed=False, ahead="epoch 9") == StartFresh()
-    assert isinstance(choose(LOG, restore=choice, ahead="epoch 9"), RestoreFrom)
+    assert choose(LOG, restore="none", can_hide_unnamed=False, sinks_newer="epoch 9") == StartFresh()
+    assert isinstance(choose(LOG, restore=choice, sinks_newer="epoch 9"), RestoreFrom)

@@ -9,13 +9,13 @@ import pytest
 from tidegate.core.failure.restart import (
     Failure,
     FailureKind,
-    GiveUp,
     Joining,
     KeepWaiting,
     NotJoined,
     RestartAfter,
     RestartPolicy,
     Restarts,
+    StopRestarting,
     first_cause,
 )
 from tidegate.errors import InvalidUseError
@@ -36,7 +36,7 @@ def test_the_limit_counts_losses_without_progress_only() -> None:
     assert restarts.lost(LOST) == RestartAfter(100)
     restarts.progressed()
     assert restarts.lost(LOST) == RestartAfter(100)
-    assert restarts.lost(LOST) == GiveUp(2)
+    assert restarts.lost(LOST) == StopRestarting(2)
     assert restarts.total == 2
 
 
@@ -50,7 +50,7 @@ def test_what_comes_again_gets_fewer_chances(kind: FailureKind) -> None:
         FailureKind.STORAGE_REFUSED,
     )
     assert restarts.lost(Failure(kind, "a")) == RestartAfter(100)
-    assert isinstance(restarts.lost(Failure(kind, "b")), GiveUp) == again
+    assert isinstance(restarts.lost(Failure(kind, "b")), StopRestarting) == again
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_the_second_identical_error_is_final_in_spite_of_checkpoints(second: Fai
     assert restarts.lost(USER) == RestartAfter(100)
     for _ in range(commits):
         restarts.progressed()
-    assert isinstance(restarts.lost(second), GiveUp) == final
+    assert isinstance(restarts.lost(second), StopRestarting) == final
 
 
-def test_without_a_line_of_code_the_words_tell_errors_apart() -> None:
+def test_without_a_line_of_code_the_words_distinguish_errors() -> None:
     for other, final in (("a", True), ("b", False)):
         restarts = Restarts(RestartPolicy())
         restarts.lost(Failure(FailureKind.SETUP, "a"))
         restarts.progressed()
-        assert isinstance(restarts.lost(Failure(FailureKind.SETUP, other)), GiveUp) == final
+        assert isinstance(restarts.lost(Failure(FailureKind.SETUP, other)), StopRestarting) == final
 
 
 def test_a_node_lost_in_between_does_not_hide_that_an_error_is_the_same() -> None:
@@ -89,7 +89,7 @@ def test_a_node_lost_in_between_does_not_hide_that_an_error_is_the_same() -> Non
     restarts.progressed()
     restarts.lost(LOST)
     restarts.progressed()
-    assert isinstance(restarts.lost(USER), GiveUp)
+    assert isinstance(restarts.lost(USER), StopRestarting)
 
 
 def test_another_error_in_between_starts_the_count_anew() -> None:

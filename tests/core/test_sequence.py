@@ -43,8 +43,8 @@ def test_the_first_request_goes_and_the_others_wait_their_turn() -> None:
     head = HeadSequencer()
     checkpoint, sync, later = CheckpointBarrier(1, 1), SYNC.with_id(1), CheckpointBarrier(2, 1)
     assert head.request(checkpoint) == Emit(checkpoint)
-    assert head.request(sync) == Queued(ahead=1)
-    assert head.request(later) == Queued(ahead=2)
+    assert head.request(sync) == Queued(before=1)
+    assert head.request(later) == Queued(before=2)
     assert head.done(key_of(checkpoint)) == Emit(sync)
     assert head.done(key_of(sync)) == Emit(later)
     assert head.done(key_of(later)) is None
@@ -145,7 +145,7 @@ def test_the_line_is_bounded() -> None:
         head.request(CheckpointBarrier(3, 1))
     assert picture(head) == before
     head.done(CheckpointKey(1))
-    assert head.request(CheckpointBarrier(3, 1)) == Queued(ahead=1), "a refused request uses up nothing"
+    assert head.request(CheckpointBarrier(3, 1)) == Queued(before=1), "a refused request uses up nothing"
 
 
 def test_a_line_of_no_length_still_lets_one_barrier_through() -> None:
@@ -161,7 +161,7 @@ def test_no_signal_follows_the_end_of_the_stream_but_checkpoints_go_on() -> None
     head.request(GRACEFUL_END.with_id(1))
     with pytest.raises(InvalidUseError, match="ends"):
         head.request(SYNC.with_id(2))
-    assert head.request(CheckpointBarrier(2, 1)) == Queued(ahead=2)
+    assert head.request(CheckpointBarrier(2, 1)) == Queued(before=2)
     assert head.done(CheckpointKey(1)) == Emit(GRACEFUL_END.with_id(1))
     assert head.done(ControlKey(1, GRACEFUL_END)) == Emit(CheckpointBarrier(2, 1))
 
@@ -171,7 +171,7 @@ def test_an_end_that_was_given_up_in_time_ends_nothing() -> None:
     head.request(CheckpointBarrier(1, 1))
     head.request(GRACEFUL_END.with_id(1))
     head.abort(ControlKey(1, GRACEFUL_END))
-    assert head.request(SYNC.with_id(2)) == Queued(ahead=1)
+    assert head.request(SYNC.with_id(2)) == Queued(before=1)
 
 
 steps = st.lists(

@@ -8,7 +8,7 @@ LIMIT_MS, LOOK_MS = 10_000, 500
 
 
 def looked(silence: Silence, start_ms: int, stop_ms: int, step_ms: int = LOOK_MS) -> int | None:
-    """The time at which a watcher that looks at every step gives the peer up."""
+    """The time at which a watcher that looks at every step counts the peer as lost."""
     return next((now for now in range(start_ms + step_ms, stop_ms, step_ms) if silence.look(now)), None)
 
 

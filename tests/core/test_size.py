@@ -8,8 +8,8 @@ import pytest
 from coordination import PATHS
 from driving import Driver, kinds, make_ack, make_manifest
 
+from tidegate.core.checkpoint.effects import SendStarted
 from tidegate.core.checkpoint.manifest import CheckpointManifest, ObjectEntry, OperatorSnapshotEntry, RunEntry
-from tidegate.core.checkpoint.orders import SendStarted
 from tidegate.core.checkpoint.size import is_outgrown, stored_bytes, used_bytes
 
 

@@ -10,12 +10,12 @@ from tidegate.core.barrier.align import PINNED_FLAG, UnalignedCheckpointConfig
 from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
-    Process,
+    ProcessEvent,
     SnapshotComplete,
+    SubtaskEffect,
 )
 from tidegate.core.barrier.input import BEGINNING_OF_TIME
 from tidegate.core.barrier.messages import (
@@ -44,9 +44,9 @@ def subtask(inputs: int, outputs: int, config: UnalignedCheckpointConfig | None 
     return Subtask(range(inputs), range(outputs), config or UnalignedCheckpointConfig(), **options)
 
 
-def shell(task: Subtask[str], effects: list[Effect]) -> list[Effect]:
+def shell(task: Subtask[str], effects: list[SubtaskEffect]) -> list[SubtaskEffect]:
     """Perform ``Fire`` as the real shell does, and say what else is to be done."""
-    done: list[Effect] = []
+    done: list[SubtaskEffect] = []
     for effect in effects:
         done.append(effect)
         if isinstance(effect, Fire):
@@ -54,15 +54,15 @@ def shell(task: Subtask[str], effects: list[Effect]) -> list[Effect]:
     return done
 
 
-def run(task: Subtask[str]) -> list[Effect]:
-    done: list[Effect] = []
+def run(task: Subtask[str]) -> list[SubtaskEffect]:
+    done: list[SubtaskEffect] = []
     while task.has_turn:
         done += shell(task, task.poll())
     return done
 
 
-def send(task: Subtask[str], output_id: int = 0, count: int = 1) -> list[Effect]:
-    effects: list[Effect] = []
+def send(task: Subtask[str], output_id: int = 0, count: int = 1) -> list[SubtaskEffect]:
+    effects: list[SubtaskEffect] = []
     for _ in range(count):
         effects += task.taken(output_id)[1]
     return effects
@@ -72,18 +72,18 @@ def queue(task: Subtask[str], output_id: int = 0) -> list[StreamMessage[str]]:
     return list(task.outputs[output_id]._queue)
 
 
-def whole(effects: list[Effect]) -> list[SnapshotComplete[str]]:
+def whole(effects: list[SubtaskEffect]) -> list[SnapshotComplete[str]]:
     return [effect for effect in effects if isinstance(effect, SnapshotComplete)]
 
 
-def failures(effects: list[Effect]) -> list[int]:
+def failures(effects: list[SubtaskEffect]) -> list[int]:
     return [effect.checkpoint_id for effect in effects if isinstance(effect, CheckpointFailed)]
 
 
 # -- sources -------------------------------------------------------------------------------------------------
 
 
-def test_a_source_emits_its_barrier_on_all_outputs_and_is_whole_when_it_has_left_them() -> None:
+def test_a_source_emits_its_barrier_on_all_outputs_and_is_complete_when_it_has_left_them() -> None:
     task = subtask(0, 2)
     task.emit(0, A)
     effects = shell(task, task.inject(B1))
@@ -156,12 +156,12 @@ def test_outputs_are_named_once(options: dict[str, Any]) -> None:
 # -- fan-ins -------------------------------------------------------------------------------------------------
 
 
-def test_a_sink_is_whole_as_soon_as_it_has_fired() -> None:
+def test_a_sink_is_complete_as_soon_as_it_has_fired() -> None:
     task = subtask(2, 0)
     task.receive(0, A)
     task.receive(0, Barrier(B1))
     task.receive(1, Barrier(B1))
-    assert run(task) == [Process(0, "a", 5), Fire(B1), SnapshotComplete(1, last_input=0)]
+    assert run(task) == [ProcessEvent(0, "a", 5), Fire(B1), SnapshotComplete(1, last_input=0)]
 
 
 def test_a_snapshot_waits_for_its_recordings_and_for_its_barriers() -> None:
@@ -188,7 +188,7 @@ def test_fired_aligned_and_then_promoted_records_what_the_barrier_passes() -> No
     assert whole(send(task)) == [SnapshotComplete(1, outputs={0: (X,)}, unaligned=True, inflight_bytes=5, last_input=0)]
 
 
-def test_a_snapshot_is_not_whole_before_its_barrier_has_left() -> None:
+def test_a_snapshot_is_not_complete_before_its_barrier_has_left() -> None:
     task = subtask(1, 2)
     task.emit(1, X)
     task.receive(0, Barrier(B1))
@@ -232,7 +232,7 @@ def test_nothing_has_a_turn_between_fire_and_fired() -> None:
     task.fired(B1)
     with pytest.raises(ProtocolError):
         task.fired(B1)
-    assert run(task) == [Process(0, "a", 5)]
+    assert run(task) == [ProcessEvent(0, "a", 5)]
 
 
 def test_data_watermarks_signals_and_ends_pass_through() -> None:
@@ -281,7 +281,7 @@ def test_a_timer_after_an_abort_promotes_nothing() -> None:
     assert queue(task)[0] == X
 
 
-def test_a_newer_snapshot_takes_the_place_of_one_that_is_not_whole() -> None:
+def test_a_newer_snapshot_replaces_one_that_is_not_complete() -> None:
     task = subtask(1, 1)
     task.receive(0, Barrier(B1))
     run(task)
@@ -389,7 +389,7 @@ def test_a_subtask_that_fired_and_then_ended_is_not_reported_finished() -> None:
     assert send(task) == []
 
 
-def test_an_older_unfinished_snapshot_of_an_ended_subtask_gives_way() -> None:
+def test_an_older_unfinished_snapshot_of_an_ended_subtask_is_dropped() -> None:
     task = subtask(1, 1)
     task.receive(0, Barrier(B1))
     task.receive(0, END)
@@ -413,7 +413,7 @@ def test_a_finished_subtask_drops_what_still_comes() -> None:
 
 
 def still_giving(config: UnalignedCheckpointConfig | None = None, **options: Any) -> Subtask[str]:
-    """All inputs have ended; the operator has more to give than there is room for."""
+    """All inputs have ended; the operator has more to emit than there is room for."""
     task = subtask(1, 1, config, **options)
     task.receive(0, END)
     run(task)
@@ -469,7 +469,7 @@ def test_an_abort_ends_the_cut_of_a_subtask_that_is_still_giving() -> None:
     assert whole(send(task, count=3)) == [SnapshotComplete(2, finished=True)]
 
 
-def test_too_much_queued_ahead_of_the_end_ends_the_checkpoint() -> None:
+def test_too_much_queued_before_the_end_ends_the_checkpoint() -> None:
     task = subtask(0, 1, UnalignedCheckpointConfig(max_inflight_buffer_bytes=4))
     task.emit(0, A)
     task.finish()
@@ -488,7 +488,7 @@ def test_the_start_of_a_dead_or_older_id_is_ignored() -> None:
     assert task.started(1) == []
 
 
-def test_every_deadline_passed_and_no_turn_given_still_completes() -> None:
+def test_every_deadline_passed_and_no_message_processed_still_completes() -> None:
     task = subtask(2, 1)
     task.started(1)
     task.emit(0, C)

@@ -194,10 +194,10 @@ def test_a_commit_entry_carries_the_manifest_of_its_slot() -> None:
 def test_one_flipped_bit_anywhere_in_an_entry_is_noticed() -> None:
     entry = Takeover(slot=3, term=3, write_id="w/1", leader="l")
     data = bytearray(encode_entry(entry))
-    for place in range(len(data)):
+    for index in range(len(data)):
         for bit in range(8):
-            data[place] ^= 1 << bit
+            data[index] ^= 1 << bit
             with pytest.raises(CorruptDataError):
                 decode_entry(bytes(data), "log/3", 3)
-            data[place] ^= 1 << bit
+            data[index] ^= 1 << bit
     assert decode_entry(bytes(data), "log/3", 3) == entry

@@ -134,7 +134,7 @@ def read(entries: Sequence[LogRecord]) -> list[LogRecord]:
 
 
 @given(damaged_logs())
-def test_a_trimmed_log_adds_up_to_the_same_as_the_whole(entries: list[LogRecord]) -> None:
+def test_a_trimmed_log_adds_up_to_the_same_as_the_complete_one(entries: list[LogRecord]) -> None:
     whole = tried(lambda: list(answers(folded(entries))))
     assert tried(lambda: list(answers(LogView(read(entries))))) == whole
     assert tried(lambda: list(answers(LogView(entries)))) == whole, "what is below a base and not needed is ignored"
@@ -152,8 +152,8 @@ def test_readers_begin_at_the_base_before_if_the_newest_is_damaged(entries: list
 @given(logs())
 def test_every_prefix_of_a_sound_log_can_be_summed_up(entries: list[LogEntry]) -> None:
     assert LogView().summed_up("w") is None
-    for place in range(1, len(entries) + 1):
-        assert LogView(entries[:place]).summed_up("w") is not None
+    for index in range(1, len(entries) + 1):
+        assert LogView(entries[:index]).summed_up("w") is not None
 
 
 @given(logs())
@@ -193,7 +193,7 @@ def test_what_a_view_forgets_nobody_asks_for(entries: list[LogEntry]) -> None:
             view.restorable(epoch)
 
 
-def test_the_newest_sound_epoch_that_is_too_old_is_remembered_behind_damaged_ones() -> None:
+def test_the_newest_sound_epoch_that_is_too_old_is_remembered_after_damaged_ones() -> None:
     """Else retention would let go of epoch 3, whose file may yet be put back, as soon as the view forgets."""
     first: list[LogRecord] = [takeover(0), commit(1), torn(commit(2, 1)), torn(commit(3, 2)), commit(4, 3, oldest_restorable=3)]
     view = LogView(first)

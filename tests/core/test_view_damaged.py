@@ -48,12 +48,12 @@ def test_one_damaged_entry_changes_nothing_that_the_log_adds_up_to(steps: list[t
     writer = Writer()
     for kind, pick in steps:
         writer.add(kind, pick)
-    whole, place = writer.view, data.draw(st.integers(0, len(writer.entries) - 1))
-    entry = writer.entries[place]
+    whole, index = writer.view, data.draw(st.integers(0, len(writer.entries) - 1))
+    entry = writer.entries[index]
     lost = data.draw(st.sampled_from([torn(entry), unknown(entry.slot)]))
-    view = LogView([*writer.entries[:place], lost, *writer.entries[place + 1 :]])
+    view = LogView([*writer.entries[:index], lost, *writer.entries[index + 1 :]])
     assert view.next_slot == whole.next_slot and [d.slot for d in view.damage] == [entry.slot]
-    later = [e for e in writer.entries[place + 1 :] if isinstance(e, Commit | Restore)]
+    later = [e for e in writer.entries[index + 1 :] if isinstance(e, Commit | Restore)]
     hidden = not later and (isinstance(entry, Restore) or (lost.kind is None and entry.slot > 0))
     assert (view.unclear is not None) == hidden
     if hidden:

@@ -58,7 +58,9 @@ def test_a_record_knows_where_it_begins() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.data())
-def test_a_log_cut_anywhere_gives_its_whole_records_and_says_where_it_stopped(payloads: list[bytes], data: st.DataObject) -> None:
+def test_a_log_cut_anywhere_yields_its_complete_records_and_says_where_it_stopped(
+    payloads: list[bytes], data: st.DataObject
+) -> None:
     whole = log_of(*payloads)
     cut = data.draw(st.integers(0, len(whole)))
     found, stop = read(whole[:cut])
@@ -159,7 +161,7 @@ def test_too_long_a_payload_is_refused_and_uses_up_no_number(monkeypatch: pytest
 # -- replay ------------------------------------------------------------------------------------------
 
 
-def test_replay_starts_behind_the_checkpoint() -> None:
+def test_replay_starts_after_the_checkpoint() -> None:
     records, stop = replay_after(2, log_of(b"a", b"b", b"c", b"d"), zlib.crc32)
     assert [(record.lsn, record.payload) for record in records] == [(3, b"c"), (4, b"d")]
     assert stop.last_lsn == 4
@@ -177,7 +179,7 @@ def test_replay_stops_at_the_torn_tail() -> None:
 
 
 def test_a_log_that_ends_before_the_checkpoint_has_nothing_to_add() -> None:
-    """An asynchronous log may be behind the checkpoint when the machine dies; the checkpoint holds it all."""
+    """An asynchronous log may be older than the checkpoint when the machine dies; the checkpoint holds it all."""
     records, stop = replay_after(9, log_of(b"a", b"b")[:-1], zlib.crc32)
     assert records == []
     assert stop.last_lsn == 1

@@ -116,7 +116,7 @@ def test_wrong_questions_are_answered_with_what_there_is(data: Path, tmp_path: P
         tg.read_state(tmp_path / "empty", "per_key", job="job")
 
 
-def test_damaged_state_is_named_and_not_given_out(data: Path, tmp_path: Path) -> None:
+def test_damaged_state_is_named_and_not_returned(data: Path, tmp_path: Path) -> None:
     rows = 30_000  # too much to be inline
     times, keys = pa.array([0] * rows, pa.timestamp("ms")), [f"k{n}" for n in range(rows)]
     many = pa.table({"ts": times, "key": keys, "value": [1.0] * rows})

@@ -41,7 +41,7 @@ class Gang:
     receivers: list[Operator]
     sender: Operator | None
     output: pa.Schema
-    given: list[pa.RecordBatch] = field(default_factory=list)
+    emitted: list[pa.RecordBatch] = field(default_factory=list)
 
     def feed(self, batch: pa.RecordBatch) -> None:
         self._send((batch,) if self.sender is None else self.sender.process(0, batch))
@@ -50,14 +50,14 @@ class Gang:
         if self.sender is not None:
             self._send(self.sender.watermark(timestamp))
         for receiver in self.receivers:
-            self.given += receiver.watermark(timestamp)
+            self.emitted += receiver.watermark(timestamp)
 
     def barrier(self) -> list[Frozen]:
-        """What happens at a barrier: rows ahead of it, then the state."""
+        """What happens at a barrier: rows before it, then the state."""
         if self.sender is not None:
             self._send(self.sender.before_barrier())
         for receiver in self.receivers:
-            self.given += receiver.before_barrier()
+            self.emitted += receiver.before_barrier()
         return [frozen for receiver in self.receivers if (frozen := receiver.freeze()) is not None]
 
     def restore(self, frozen: Iterable[Frozen]) -> None:
@@ -70,11 +70,11 @@ class Gang:
         if self.sender is not None:
             self._send(self.sender.end())
         for receiver in self.receivers:
-            self.given += receiver.end()
+            self.emitted += receiver.end()
         return self.result()
 
     def result(self) -> pa.Table:
-        return pa.Table.from_batches(self.given, self.output)
+        return pa.Table.from_batches(self.emitted, self.output)
 
     @property
     def late_rows(self) -> int:
@@ -84,9 +84,9 @@ class Gang:
         for batch in batches:
             for receiver, part in zip(self.receivers, partition(batch, self.keys, len(self.receivers)), strict=True):
                 if part is not None:
-                    self.given += receiver.process(0, part)
+                    self.emitted += receiver.process(0, part)
                     if isinstance(receiver, ProcessOperator):
-                        self.given.append(receiver.result())
+                        self.emitted.append(receiver.result())
 
 
 def built(spec: Any, parallelism: int, *, checkpointing: bool = True) -> list[Operator]:

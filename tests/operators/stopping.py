@@ -1,4 +1,4 @@
-"""Windowed operators of every kind that are stopped while they give, and restored from there."""
+"""Windowed operators of every kind that are stopped while they emit, and restored from there."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ KINDS = [*WINDOWS, "tumbling late", "session late"]
 
 @dataclass
 class Gang:
-    """The receivers of one operator at one parallelism, and all that they have given."""
+    """The receivers of one operator at one parallelism, and all that they have emitted."""
 
     kind: str
     parallelism: int
-    given: list[pa.RecordBatch] = field(default_factory=list)
+    emitted: list[pa.RecordBatch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         late = self.kind.endswith(" late")
@@ -73,14 +73,14 @@ class Gang:
         for batch in batches:
             for receiver, part in zip(self.receivers, partition(batch, ("key",), self.parallelism), strict=True):
                 if part is not None and part.num_rows:
-                    self.given += receiver.process(port, part)
+                    self.emitted += receiver.process(port, part)
 
     def watermark(self, timestamp: int, stop_after: int | None = None, only: int | None = None) -> None:
-        """Every receiver, or only so many, closes windows; each is asked to stop behind so many pieces."""
+        """Every receiver, or only ``count``, closes windows; each is asked to stop after ``stop`` pieces."""
         for receiver in self.receivers[:only]:
             receiver.stopping = stop_after == 0
             for count, piece in enumerate(receiver.watermark(timestamp), 1):
-                self.given.append(piece)
+                self.emitted.append(piece)
                 receiver.stopping = receiver.stopping or count == stop_after
             assert receiver.stopping or not receiver.has_pending
             receiver.stopping = False
@@ -97,8 +97,8 @@ class Gang:
         return [through_ipc(receiver.freeze()) for receiver in self.receivers]
 
     def restored(self, parallelism: int) -> Gang:
-        """A gang that goes on from here. It has what this one has given."""
-        other = Gang(self.kind, parallelism, self.given)
+        """A gang that goes on from here. It has what this one has emitted."""
+        other = Gang(self.kind, parallelism, self.emitted)
         pieces = [Restored(subtask, frozen.meta, frozen.runs) for subtask, frozen in enumerate(self.freeze())]
         for receiver in other.receivers:
             receiver.restore(pieces)
@@ -114,7 +114,7 @@ class Gang:
 
     @property
     def results(self) -> pa.Table:
-        table = pa.Table.from_batches(self.given, self.output)
+        table = pa.Table.from_batches(self.emitted, self.output)
         return table.filter(pa.compute.invert(table[LATE])) if LATE in table.column_names else table
 
     @property

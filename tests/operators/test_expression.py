@@ -31,21 +31,21 @@ def one(spec: OperatorSpec) -> Operator:
     return build(spec)
 
 
-def given(operator: Operator, batch: pa.RecordBatch) -> pa.Table:
+def emitted(operator: Operator, batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches(operator.process(0, batch))
 
 
 def test_a_filter_keeps_true_rows_in_order_and_drops_nulls() -> None:
-    assert given(one(POSITIVE), BATCH).to_pydict() == {"a": [1, 3], "b": ["x", None]}
+    assert emitted(one(POSITIVE), BATCH).to_pydict() == {"a": [1, 3], "b": ["x", None]}
 
 
-def test_a_filter_that_keeps_nothing_gives_nothing() -> None:
+def test_a_filter_that_keeps_nothing_emits_nothing() -> None:
     assert list(one(filtered("none", pc.field("a") > 100, BATCH.schema)).process(0, BATCH)) == []
     assert list(one(POSITIVE).process(0, BATCH.slice(0, 0))) == []
 
 
-def test_a_projection_gives_the_planned_columns() -> None:
-    found = given(one(DOUBLED), BATCH)
+def test_a_projection_emits_the_planned_columns() -> None:
+    found = emitted(one(DOUBLED), BATCH)
     assert found.to_pydict() == {"b": ["x", "y", None, "z"], "twice": [2, None, 6, -8]}
     assert found.schema.equals(DOUBLED.schema, check_metadata=True)
 
@@ -67,15 +67,15 @@ def test_a_fused_chain_does_what_its_parts_do_in_a_row() -> None:
     by_step = pa.Table.from_batches([batch])
     for spec in specs:
         (batch,) = by_step.combine_chunks().to_batches()
-        by_step = given(one(spec), batch)
+        by_step = emitted(one(spec), batch)
     (batch,) = events.combine_chunks().to_batches()
-    assert given(specs[0].build_fused(specs[1:], context()), batch).to_pylist() == by_step.to_pylist()
+    assert emitted(specs[0].build_fused(specs[1:], context()), batch).to_pylist() == by_step.to_pylist()
     assert 0 < by_step.num_rows < 3000
 
 
 def test_large_batches_keep_their_order() -> None:
     batch = pa.record_batch({"a": pa.array(range(200_000))})
-    found = given(one(filtered("f", pc.field("a") >= 5, batch.schema)), batch)
+    found = emitted(one(filtered("f", pc.field("a") >= 5, batch.schema)), batch)
     assert found.column("a").to_pylist() == list(range(5, 200_000))
 
 
@@ -87,7 +87,7 @@ def test_an_expression_that_fails_on_the_data_names_its_operator() -> None:
 
 def test_a_union_passes_every_port_on() -> None:
     both = one(union("u"))
-    assert sorted_rows(given(both, BATCH)) == sorted_rows(pa.Table.from_batches([BATCH]))
+    assert sorted_rows(emitted(both, BATCH)) == sorted_rows(pa.Table.from_batches([BATCH]))
     assert list(both.process(5, BATCH)) == [BATCH]
 
 

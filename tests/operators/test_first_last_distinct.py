@@ -1,4 +1,4 @@
-"""first, last and count_distinct in windows, late rows given back, and keys and times of every type."""
+"""first, last and count_distinct in windows, late rows emitted, and keys and times of every type."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def expected(events: pa.Table, window: Any) -> list[tuple[object, ...]]:
     placed = [(row, start) for row in range(events.num_rows) for start in starts_of(events["ts"][row].as_py(), window)]
     table = events.take([row for row, _ in placed]).append_column("start", pa.array([s for _, s in placed], pa.int64()))
     with duckdb.connect() as connection:
-        connection.register("placed", table)
-        query = f"SELECT key, start, start + {window.size}, {SQL} FROM placed GROUP BY key, start"
+        connection.register("assigned", table)
+        query = f"SELECT key, start, start + {window.size}, {SQL} FROM assigned GROUP BY key, start"
         return sorted_rows(connection.sql(query).to_arrow_table())
 
 
-def run(events: pa.Table, gang: Gang, rows: int, behind: int) -> pa.Table:
+def run(events: pa.Table, gang: Gang, rows: int, lag: int) -> pa.Table:
     highest = -(1 << 62)
     for batch in in_batches(events, rows):
         gang.feed(batch)
         highest = max(highest, max(batch.column("ts").to_pylist()))
-        gang.watermark(highest - behind)
+        gang.watermark(highest - lag)
     return gang.finish()
 
 
@@ -78,29 +78,29 @@ def test_windows_go_on_after_a_restore(before: int, after: int) -> None:
     window = WINDOWS[1]
     first, second = (windowed_gang(events.schema, ("key",), window, AGGREGATES, n) for n in (before, after))
     batches = in_batches(events, 100)
-    for place, batch in enumerate(batches):
-        if place == 10:
+    for index, batch in enumerate(batches):
+        if index == 10:
             second.restore(first.barrier())
-        current = first if place < 10 else second
+        current = first if index < 10 else second
         current.feed(batch)
-        current.watermark(-20_000 + 400 * place - 500)
+        current.watermark(-20_000 + 400 * index - 500)
     second.finish()
     assert sorted_rows(pa.concat_tables([first.result(), second.result()])) == expected(events, window)
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "sliding"])
 @pytest.mark.parametrize("lateness", [0, 700])
-def test_rows_that_come_too_late_are_given_back_as_they_came(kind: str, lateness: int) -> None:
+def test_rows_that_come_too_late_are_emitted_as_they_came(kind: str, lateness: int) -> None:
     events = random_events(3, 2000, spread=3000)
     window = FixedWindow(kind, 1000 if kind == "tumbling" else 2000, 1000, lateness)  # type: ignore[arg-type]
     counts = (AggregateColumn.of("n", "count"),)
     dropping = windowed_gang(events.schema, ("key", "name"), window, counts, 2)
-    giving = windowed_gang(events.schema, ("key", "name"), window, counts, 2, late=True)
-    results, found = run(events, dropping, 1, 500), run(events, giving, 1, 500)
+    emitting = windowed_gang(events.schema, ("key", "name"), window, counts, 2, late=True)
+    results, found = run(events, dropping, 1, 500), run(events, emitting, 1, 500)
     late = found.filter(found.column(LATE)).select([late_name(name) for name in events.schema.names])
     kept = found.filter(pc.invert(found.column(LATE))).select(results.schema.names)
     assert sorted_rows(kept) == sorted_rows(results)
-    assert late.num_rows == giving.late_rows == dropping.late_rows > 0
+    assert late.num_rows == emitting.late_rows == dropping.late_rows > 0
     assert set(sorted_rows(late)) <= set(sorted_rows(events))
 
 

@@ -27,7 +27,7 @@ LIMIT = 7
 
 
 def up_to_limit(batch: pa.RecordBatch, state: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Counts rows per key; gives a key that has reached the limit, and forgets it."""
+    """Counts rows per key; emits a key that has reached the limit, and forgets it."""
     counts = pa.TableGroupBy(pa.table({"key": batch.column("key")}), "key").aggregate([([], "count_all")])
     added = counts.column("count_all").take(pc.index_in(state.column("key"), counts.column("key").combine_chunks()))
     n = pc.add(pc.fill_null(state.column("n"), 0), added.combine_chunks())
@@ -37,15 +37,15 @@ def up_to_limit(batch: pa.RecordBatch, state: pa.RecordBatch) -> tuple[pa.Record
 
 
 def in_plain_python(batches: list[pa.RecordBatch], state: dict[object, int] | None = None) -> list[tuple[object, ...]]:
-    state, given = {} if state is None else state, []
+    state, emitted = {} if state is None else state, []
     for batch in batches:
         keys = batch.column("key").to_pylist()
         for key in keys:
             state[key] = state.get(key, 0) + 1
         for key in dict.fromkeys(keys):
             if state[key] >= LIMIT:
-                given.append((key, state.pop(key)))
-    return sorted(given, key=str)
+                emitted.append((key, state.pop(key)))
+    return sorted(emitted, key=str)
 
 
 def limits(parallelism: int = 1, executor: Any = None, function: Any = up_to_limit) -> Gang:
@@ -69,9 +69,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
 def test_states_come_back_and_forgotten_keys_begin_anew(parallelism: int) -> None:
     gang = limits(parallelism)
-    for place, batch in enumerate(events()):
+    for index, batch in enumerate(events()):
         gang.feed(batch)
-        if place % 3 == 0:
+        if index % 3 == 0:
             gang.barrier()
     assert sorted(map(tuple, sorted_rows(gang.finish())), key=str) == in_plain_python(events())
 
@@ -80,10 +80,10 @@ def test_states_come_back_and_forgotten_keys_begin_anew(parallelism: int) -> Non
 def test_states_go_on_after_a_restore(before: int, after: int) -> None:
     gangs = [limits(before), limits(after), limits(before)]
     current = gangs[0]
-    for place, batch in enumerate(events()):
-        frozen = current.barrier() if place % 3 == 0 else []
-        if place in (12, 33):
-            current = gangs[1 + (place > 12)]
+    for index, batch in enumerate(events()):
+        frozen = current.barrier() if index % 3 == 0 else []
+        if index in (12, 33):
+            current = gangs[1 + (index > 12)]
             current.restore(frozen)
         current.feed(batch)
     together = pa.concat_tables([gang.result() for gang in gangs])
@@ -105,7 +105,7 @@ def test_a_batch_at_work_is_stored_and_processed_again(after: int) -> None:
     new.restore([frozen for frozen in [receiver.freeze()] if frozen is not None])
     for each in new.receivers:
         while each.busy:  # type: ignore[attr-defined]
-            new.given.append(each.result())  # type: ignore[attr-defined]
+            new.emitted.append(each.result())  # type: ignore[attr-defined]
     together = pa.concat_tables([old.result(), new.result()])
     assert sorted(map(tuple, sorted_rows(together)), key=str) == in_plain_python(batches)
 
@@ -162,7 +162,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_a_function_that_fails_or_gives_the_wrong_thing_is_named(message: str) -> None:
+def test_a_function_that_fails_or_returns_the_wrong_thing_is_named(message: str) -> None:
     gang = limits(function=WRONG[message])
     with pytest.raises(UserFunctionError, match=message) as caught:
         gang.feed(pa.record_batch([[0], [1]], schema=SCHEMA))

@@ -67,9 +67,9 @@ def test_newest_results_equal_one_batch_query(keys: tuple[str, ...], parallelism
     # Few different times, so that first and last have ties to break.
     events = events.set_column(0, "ts", pc.multiply(pc.divide(events.column("ts"), 800), 800))
     gang = running_gang(events.schema, keys, AGGREGATES, parallelism, checkpointing=checkpointing)
-    for place, batch in enumerate(in_batches(events, 97)):
+    for index, batch in enumerate(in_batches(events, 97)):
         gang.feed(batch)
-        if place % 5 == 4:
+        if index % 5 == 4:
             gang.barrier()
     assert newest(gang.finish(), keys) == expected(events, keys)
 
@@ -81,10 +81,10 @@ def test_a_running_aggregate_goes_on_after_a_restore(before: int, after: int) ->
     gangs = [running_gang(events.schema, keys, AGGREGATES, n) for n in (before, after, before)]
     batches = in_batches(events, 50)
     current = gangs[0]
-    for place, batch in enumerate(batches):
-        frozen = current.barrier() if place % 4 == 0 else []
-        if place in (12, 28):
-            current = gangs[1 + (place > 12)]
+    for index, batch in enumerate(batches):
+        frozen = current.barrier() if index % 4 == 0 else []
+        if index in (12, 28):
+            current = gangs[1 + (index > 12)]
             current.restore(frozen)
         current.feed(batch)
     current.finish()
@@ -95,10 +95,10 @@ def test_a_running_aggregate_goes_on_after_a_restore(before: int, after: int) ->
 def test_results_at_a_barrier_are_those_of_the_rows_before_it() -> None:
     events = random_events(3, 1000)
     gang = running_gang(events.schema, ("key",), AGGREGATES)
-    for place, batch in enumerate(in_batches(events, 100)):
+    for index, batch in enumerate(in_batches(events, 100)):
         gang.feed(batch)
         gang.barrier()
-        assert newest(gang.result(), ("key",)) == expected(events.slice(0, 100 * (place + 1)), ("key",))
+        assert newest(gang.result(), ("key",)) == expected(events.slice(0, 100 * (index + 1)), ("key",))
 
 
 def keyed(*keys: int) -> pa.RecordBatch:
@@ -110,7 +110,7 @@ def counting(parallelism: int = 1, *, checkpointing: bool = True) -> Gang:
     return running_gang(keyed().schema, ("key",), aggregates, parallelism, checkpointing=checkpointing)
 
 
-def test_only_keys_that_changed_are_given_once_per_epoch() -> None:
+def test_only_keys_that_changed_are_emitted_once_per_epoch() -> None:
     gang = counting()
     gang.feed(keyed(1, 2, 3))
     gang.feed(keyed(1))
@@ -124,7 +124,7 @@ def test_only_keys_that_changed_are_given_once_per_epoch() -> None:
     assert sorted_rows(gang.result()) == [(1, 2), (2, 1), (3, 1), (3, 2)]
 
 
-def test_without_checkpoints_keys_are_given_with_every_batch() -> None:
+def test_without_checkpoints_keys_are_emitted_with_every_batch() -> None:
     gang = counting(checkpointing=False)
     for _ in range(3):
         gang.feed(keyed(1))
@@ -148,8 +148,8 @@ def test_a_snapshot_has_new_runs_of_changed_keys_only(monkeypatch: pytest.Monkey
 def test_runs_stay_few_and_rows_stay_within_twice_the_keys() -> None:
     gang = counting()
     gang.feed(keyed(*range(500)))
-    for place in range(300):
-        gang.feed(keyed(*range(place, place + 20)))
+    for index in range(300):
+        gang.feed(keyed(*range(index, index + 20)))
         runs = gang.barrier()[0].runs
     assert len(runs) <= 40 and sum(run.batch.num_rows for run in runs) <= 2 * 500 + 200
 

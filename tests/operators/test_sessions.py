@@ -86,13 +86,13 @@ def test_sessions_go_on_after_a_restore(before: int, after: int) -> None:
     gangs = [windowed_gang(events.schema, ("key", "name"), SESSION, AGGREGATES, n) for n in (before, after, before)]
     batches = in_batches(events, 100)
     current = gangs[0]
-    for place, batch in enumerate(batches):
-        if place in (len(batches) // 3, len(batches) // 2):
+    for index, batch in enumerate(batches):
+        if index in (len(batches) // 3, len(batches) // 2):
             frozen = current.barrier()
-            current = gangs[1 + (place > len(batches) // 3)]
+            current = gangs[1 + (index > len(batches) // 3)]
             current.restore(frozen)
         current.feed(batch)
-        current.watermark(-20_000 + 400 * place - 500)
+        current.watermark(-20_000 + 400 * index - 500)
     current.finish()
     assert all(gang.result().num_rows for gang in gangs)
     together = pa.concat_tables([gang.result() for gang in gangs])
@@ -133,7 +133,7 @@ def test_a_late_row_is_dropped_and_counted() -> None:
     gang.watermark(50)
     gang.feed(rows(40, None))  # 40 + 10 is closed; the other has no time at all
     gang.watermark(51)
-    gang.feed(rows(42, key=2))  # behind the watermark, but its session would still be open
+    gang.feed(rows(42, key=2))  # before the watermark, but its session would still be open
     assert sorted_rows(gang.finish()) == [(1, 0, 10, 1), (1, 100, 110, 1), (2, 42, 52, 1)]
     assert gang.late_rows == 2
 
@@ -164,9 +164,9 @@ def test_a_late_row_after_a_restore_does_not_reopen_a_session(after: int) -> Non
 
 
 def one_by_one(events: Sequence[tuple[int, int, int]], gap: int, lateness: int) -> tuple[list[object], int]:
-    """Rows (ts, key, watermark afterwards) in plain Python: sessions given, and late rows."""
+    """Rows (ts, key, watermark afterwards) in plain Python: sessions emitted, and late rows."""
     open_sessions: dict[int | None, list[list[int]]] = {}
-    given: list[object] = []
+    emitted: list[object] = []
     late, now = 0, -(1 << 62)
     for ts, key, watermark in (*events, (None, None, 1 << 62)):
         if ts is not None and ts + gap + lateness <= now:
@@ -182,12 +182,12 @@ def one_by_one(events: Sequence[tuple[int, int, int]], gap: int, lateness: int) 
             open_sessions[key] = [*apart, mine]
         now = max(now, watermark)
         for each, sessions in open_sessions.items():
-            given += [(each, *s) for s in sessions if s[1] + lateness <= now]
+            emitted += [(each, *s) for s in sessions if s[1] + lateness <= now]
             open_sessions[each] = [s for s in sessions if s[1] + lateness > now]
-    return given, late
+    return emitted, late
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["dropped", "given"])
+@pytest.mark.parametrize("late", [False, True], ids=["dropped", "emitted"])
 @pytest.mark.parametrize("seed", range(5))
 def test_late_and_out_of_order_rows_are_judged_one_by_one(seed: int, late: bool) -> None:
     rng = random.Random(seed)

@@ -60,13 +60,13 @@ def test_an_aggregate_goes_on_after_a_restore_as_if_nothing_had_happened(window:
 
     whole, first, second = gang(1), gang(before), gang(after)
     batches = in_batches(events, 100)
-    for place, batch in enumerate(batches):
-        if place == len(batches) // 2:
+    for index, batch in enumerate(batches):
+        if index == len(batches) // 2:
             restore_into(second.receivers, [through_ipc(frozen) for frozen in first.freeze()])
-        current = first if place < len(batches) // 2 else second
+        current = first if index < len(batches) // 2 else second
         for each in (whole, current):
             each.feed(batch)
-            each.watermark(-20_000 + 400 * place - 500)
+            each.watermark(-20_000 + 400 * index - 500)
     together = pa.concat_tables([first.result(), second.finish()])
     assert first.result().num_rows and sorted_rows(together) == sorted_rows(whole.finish())
 
@@ -78,13 +78,13 @@ def test_a_join_goes_on_after_a_restore_as_if_nothing_had_happened(window: Any, 
     spec = join_spec(left.schema, right.schema, ("key",), window)
     whole, first, second = JoinGang(spec), JoinGang(spec, before), JoinGang(spec, after)
     turns = list(zip(in_batches(left, 50), in_batches(right, 50), strict=True))
-    for place, batches in enumerate(turns):
-        if place == len(turns) // 2:
+    for index, batches in enumerate(turns):
+        if index == len(turns) // 2:
             restore_into(second.receivers, [through_ipc(frozen) for frozen in first.freeze()])
-        for each in (whole, first if place < len(turns) // 2 else second):
+        for each in (whole, first if index < len(turns) // 2 else second):
             for port, batch in enumerate(batches):
                 each.feed(port, batch)
-            each.watermark(-20_000 + 200 * place - 500)
+            each.watermark(-20_000 + 200 * index - 500)
     together = pa.concat_tables([first.result(), second.finish()])
     assert first.result().num_rows and sorted_rows(together) == sorted_rows(whole.finish())
 
@@ -122,23 +122,23 @@ def test_groups_whose_old_subtask_was_ahead_do_not_give_a_window_twice(window: A
         gang.feed(rows_at(5))
         gang.feed(rows_at(12))
         gang.watermark(0)
-    old.given += old.receivers[1].watermark(20)  # one subtask is ahead at the cut
+    old.emitted += old.receivers[1].watermark(20)  # one subtask has closed more at the cut
     restore_into(new.receivers, old.freeze())
-    new.feed(rows_at(13))  # late for the groups that are ahead in a tumbling window that ends at 20
-    ahead = [key in range_of(1, 2) for key in key_groups(rows_at(0), ["key"]).tolist()]
-    whole.feed(rows_at(13).filter(pa.array(not (late and window.kind == "tumbling") for late in ahead)))
+    new.feed(rows_at(13))  # late for the groups that had closed more in a tumbling window that ends at 20
+    closed = [key in range_of(1, 2) for key in key_groups(rows_at(0), ["key"]).tolist()]
+    whole.feed(rows_at(13).filter(pa.array(not (late and window.kind == "tumbling") for late in closed)))
     new.watermark(15)
     new.watermark(20)
     together = pa.concat_tables([old.result(), new.finish()])
     reference = whole.finish()
-    if window.kind == "sliding":  # the window that ends at 20 was given without the row at 13 where it was ahead
-        late_keys = {key for key, late in enumerate(ahead) if late}
+    if window.kind == "sliding":  # the window that ends at 20 was emitted without the row at 13 where it was closed
+        late_keys = {key for key, late in enumerate(closed) if late}
         reference = pa.Table.from_pylist(
             [{**row, "n": row["n"] - (row["window_end"] == 20 and row["key"] in late_keys)} for row in reference.to_pylist()],
             reference.schema,
         )
     assert sorted_rows(together) == sorted_rows(reference)
-    assert new.late_rows == (sum(ahead) if window.kind == "tumbling" else 0)
+    assert new.late_rows == (sum(closed) if window.kind == "tumbling" else 0)
 
 
 @pytest.mark.parametrize("kind", ["aggregate", "join"])
@@ -192,7 +192,7 @@ def test_old_runs_stay_the_same_from_one_checkpoint_to_the_next() -> None:
     assert len(after) <= 2 * panes.RUNS_PER_TIER
 
 
-def test_a_run_that_is_ours_as_a_whole_is_not_copied() -> None:
+def test_a_run_that_is_completely_ours_is_not_copied() -> None:
     old, new = counting(FixedWindow("tumbling", 10, 10), 2), counting(FixedWindow("tumbling", 10, 10), 2)
     old.feed(rows_at(5))
     old.watermark(0)

@@ -1,4 +1,4 @@
-"""Giving a window stops at a cut: what was given before and what is given after the restore are the whole, once."""
+"""Emitting a window stops at a cut: what was emitted before and what is emitted after the restore are everything, once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(first: int, count: int, keys: int = 11) -> list[tuple[int, int, int]]:
-    """Rows of many keys, half of them in the first window: that one is large, those behind it are small."""
+    """Rows of many keys, half of them in the first window: that one is large, those after it are small."""
     return [(first + (i * 7 % 95 if i % 2 else i * 13 % 400), i * 5 % keys, i) for i in range(count)]
 
 
@@ -57,10 +57,10 @@ def whole(kind: str) -> list[tuple[object, ...]]:
 
 
 def stops(kind: str, parallelism: int) -> range:
-    """So many pieces a receiver gives at most."""
+    """How many pieces a receiver emits at most."""
     gang = half_way(kind, 1)
     gang.watermark(330)
-    return range(len(gang.given) // parallelism + 2)
+    return range(len(gang.emitted) // parallelism + 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,10 +87,10 @@ def test_stopped_and_not_restored_it_goes_on_where_it_was(kind: str) -> None:
         rounds = 0
         gang.watermark(330, stop)
         while gang.has_pending:
-            before = len(gang.given)
+            before = len(gang.emitted)
             gang.watermark(330, 1)
             rounds += 1
-            assert rounds < 500 and (len(gang.given) > before or not gang.has_pending)
+            assert rounds < 500 and (len(gang.emitted) > before or not gang.has_pending)
         gang.feed(rows(400, 40))
         gang.finish()
         assert gang.rows == whole(kind), stop
@@ -99,7 +99,7 @@ def test_stopped_and_not_restored_it_goes_on_where_it_was(kind: str) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "join" not in kind])
 @pytest.mark.parametrize(("before", "after"), WAYS)
 @pytest.mark.parametrize("again", [True, False])
-def test_a_late_row_behind_the_cut_is_counted_and_reopens_nothing(kind: str, before: int, after: int, again: bool) -> None:
+def test_a_late_row_after_the_cut_is_counted_and_reopens_nothing(kind: str, before: int, after: int, again: bool) -> None:
     """Rows of windows that had begun are late; those of windows that had not are in time until the watermark comes again."""
     for stop in stops(kind, before):
         first = half_way(kind, before)
@@ -116,10 +116,10 @@ def test_a_late_row_behind_the_cut_is_counted_and_reopens_nothing(kind: str, bef
 
 
 def check_each_once(gang: Gang, fed: int) -> None:
-    """Every row is in the results or counted as late; no window or session is given twice, and sessions do not overlap."""
+    """Every row is in the results or counted as late; no window or session is emitted twice, and sessions do not overlap."""
     table = gang.results
-    places = Counter(zip(table["key"].to_pylist(), table["window_start"].to_pylist(), strict=True))
-    assert not [place for place, count in places.items() if count > 1]
+    windows = Counter(zip(table["key"].to_pylist(), table["window_start"].to_pylist(), strict=True))
+    assert not [window for window, count in windows.items() if count > 1]
     if "sliding" not in gang.kind:
         assert sum(table["n"].to_pylist()) + gang.late_rows == fed
     if "session" in gang.kind:
@@ -129,8 +129,8 @@ def check_each_once(gang: Gang, fed: int) -> None:
 
 
 @pytest.mark.parametrize("stop", range(1, 12, 3))
-def test_a_session_that_was_given_in_part_of_the_keys_takes_no_late_rows(stop: int) -> None:
-    """Lateness is judged by the watermark that was closing, for keys that were given and for those that were not."""
+def test_a_session_that_was_emitted_in_part_of_the_keys_takes_no_late_rows(stop: int) -> None:
+    """Lateness is judged by the watermark that was closing, for keys that were emitted and for those that were not."""
     gang = Gang("session", 1)
     gang.feed([(10, key, 0) for key in range(30)])
     gang.watermark(40, stop)
@@ -166,7 +166,7 @@ def test_one_key_with_very_many_pairs_stops_between_rows_of_its_left_side() -> N
         gang = Gang("join", 1)
         gang.feed([(i % 100, 7, i) for i in range(100)])  # 50 times 50 pairs of one key
         gang.watermark(100, stop)
-        assert len(gang.given) <= stop + 10, "a row that was begun is finished, and nothing more"
+        assert len(gang.emitted) <= stop + 10, "a row that was begun is finished, and nothing more"
         gang = gang.restored(2)
         gang.resume(stop)
         gang = gang.restored(1)
@@ -175,7 +175,7 @@ def test_one_key_with_very_many_pairs_stops_between_rows_of_its_left_side() -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_checkpoint_has_stored_of_a_large_window_is_not_stored_again_while_it_is_given(
+def test_what_a_checkpoint_has_stored_of_a_large_window_is_not_stored_again_while_it_is_emitted(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panes, "MERGE_ROWS_MAX", 0)  # else a window's small panes are merged when it closes
@@ -202,7 +202,7 @@ def test_freezing_while_a_window_is_given_allocates_nothing(kind: str) -> None:
     assert frozen and pa.total_allocated_bytes() == allocated
 
 
-def test_wide_rows_are_given_in_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_rows_are_emitted_in_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "CLOSE_ROWS", 1_000_000)
     monkeypatch.setattr(closing, "CLOSE_BYTES", 1_000)
     gang = half_way("tumbling", 1)
@@ -252,7 +252,7 @@ def test_any_number_of_cuts_anywhere_changes_nothing(kind: str, actions: list[tu
 
 
 def go_on(gang: Gang, now: int, parallelism: int | None) -> Gang:
-    """Behind a cut: go on, or crash and let the watermark come again, stopped once more."""
+    """After a cut: go on, or crash and let the watermark come again, stopped once more."""
     if parallelism is None:
         gang.watermark(now)
         return gang
@@ -298,7 +298,7 @@ def test_impossible_pending_output_of_sessions_is_corrupt(pending: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "join"])
-def test_owed_rows_with_other_columns_are_corrupt(kind: str) -> None:
+def test_pending_output_with_other_columns_is_corrupt(kind: str) -> None:
     gang = half_way(kind, 1)
     gang.watermark(330, 1)
     (frozen,) = gang.freeze()
@@ -308,7 +308,7 @@ def test_owed_rows_with_other_columns_are_corrupt(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_of_a_closing_that_was_not_stopped_owes_nothing(kind: str) -> None:
+def test_state_of_a_closing_that_was_not_stopped_has_no_pending_output(kind: str) -> None:
     gang = half_way(kind, 2)
     gang.watermark(330)
     assert all("pending" not in frozen.meta for frozen in gang.freeze())

@@ -1,4 +1,4 @@
-"""Reading stored runs as data gives each row of state once."""
+"""Reading stored runs as data returns each row of state once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_running_aggregates_have_one_row_per_key() -> None:
     gang = running()
-    for place in range(10):
-        gang.feed(keyed(1, 2, place + 10))
+    for index in range(10):
+        gang.feed(keyed(1, 2, index + 10))
         (frozen,) = gang.barrier()
     (frozen,) = [through_ipc(frozen)]
     assert len(frozen.runs) > 2
@@ -36,7 +36,7 @@ def test_running_aggregates_have_one_row_per_key() -> None:
     for batch in found:
         (n,) = results(batch, (AggregateColumn.of("n", "count"),))
         counts |= dict(zip(batch.column("key").to_pylist(), n.to_pylist(), strict=True))
-    assert counts == {1: 10, 2: 10, **{place + 10: 1 for place in range(10)}}
+    assert counts == {1: 10, 2: 10, **{index + 10: 1 for index in range(10)}}
     assert sum(batch.num_rows for batch in found) == len(counts)
 
 
@@ -54,7 +54,7 @@ def test_states_of_functions_lack_the_keys_that_are_gone() -> None:
     assert found.num_rows == len(wanted)
 
 
-def test_sessions_that_were_given_are_not_among_the_rows() -> None:
+def test_sessions_that_were_emitted_are_not_among_the_rows() -> None:
     gang = sessions()
     for key in range(40):
         gang.feed(rows(0 if key % 4 == 0 else 100, key=key))
@@ -66,18 +66,18 @@ def test_sessions_that_were_given_are_not_among_the_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "join"])
-def test_rows_of_a_window_that_were_given_are_not_among_the_rows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_window_that_were_emitted_are_not_among_the_rows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "CLOSE_ROWS", 12)
     monkeypatch.setattr(join, "PIECE_ROWS", 5)
     gang = Gang(kind, 1)
     gang.feed([(5, key // 2, key) for key in range(100)])
     gang.feed([(105, 60 + key // 2, key) for key in range(20)])
     gang.watermark(100, 9)
-    given = set(gang.results["key"].to_pylist())
+    emitted = set(gang.results["key"].to_pylist())
     (frozen,) = gang.freeze()
     found = current_rows(["key"], [run.batch for run in frozen.runs], frozen.meta)
     left = {key for batch in found for key in batch.column("key").to_pylist()}
-    assert gang.has_pending and given and not given & left and given | left == {*range(50), *range(60, 70)}
+    assert gang.has_pending and emitted and not emitted & left and emitted | left == {*range(50), *range(60, 70)}
     assert sum(batch.num_rows for batch in found) == 2 * len(left), "each row once"
 
 

@@ -1,4 +1,4 @@
-"""Windows with allowed lateness hold back the watermark for everything behind them."""
+"""Windows with allowed lateness hold back the watermark for everything downstream."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Probe(Stateless):
 
 
 @pytest.mark.parametrize("window", [FixedWindow("tumbling", 100, 100, LATENESS), SessionWindow(100, LATENESS)], ids=str)
-def test_a_result_comes_ahead_of_every_watermark_that_would_make_it_late(window: Window) -> None:
+def test_a_result_comes_before_every_watermark_that_would_make_it_late(window: Window) -> None:
     gang = windowed_gang(SCHEMA, ("key",), window, (AggregateColumn.of("n", "count"),))
     assert gang.sender is not None
     probe = Probe()

@@ -45,9 +45,9 @@ def expected(events: pa.Table, keys: Sequence[str], window: Any) -> list[tuple[o
         floored = f"(ts - ((ts % {window.slide}) + {window.slide}) % {window.slide})"
         back = math.ceil(window.size / window.slide)
         found = connection.sql(
-            f"""WITH placed AS (SELECT *, {floored} - back * {window.slide} AS start
+            f"""WITH assigned AS (SELECT *, {floored} - back * {window.slide} AS start
                                 FROM events, range({back}) AS r(back))
-                SELECT {names}, start, start + {window.size}, {SQL} FROM placed
+                SELECT {names}, start, start + {window.size}, {SQL} FROM assigned
                 WHERE ts < start + {window.size} GROUP BY {names}, start"""
         ).to_arrow_table()
     return sorted_rows(found)
@@ -84,7 +84,7 @@ def test_results_do_not_depend_on_merges_and_steps(seed: int, monkeypatch: pytes
     assert sorted_rows(run(events, gang, 61)) == expected(events, ("key", "name"), window)
 
 
-def test_every_window_is_given_as_soon_as_the_watermark_reaches_its_end() -> None:
+def test_every_window_is_emitted_as_soon_as_the_watermark_reaches_its_end() -> None:
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
     gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("n", "count"),))
     gang.feed(pa.record_batch({"ts": [1, 9, 10, -1], "key": [1, 1, 1, 1]}))
@@ -155,10 +155,10 @@ def test_pieces_are_bounded() -> None:
     gang.feed(batch)
     result = gang.finish()
     assert result.num_rows == rows
-    assert len(gang.given) >= 4 and max(piece.num_rows for piece in gang.given) <= 65_536
+    assert len(gang.emitted) >= 4 and max(piece.num_rows for piece in gang.emitted) <= 65_536
 
 
-def test_windows_are_let_go_of_while_others_are_still_being_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_are_let_go_of_while_others_are_still_being_emitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "CLOSE_ROWS", 50)
     schema = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
     gang = AggregateGang(schema, ("key",), FixedWindow("tumbling", 10, 10), (AggregateColumn.of("n", "count"),))

@@ -32,7 +32,7 @@ def expected(left: pa.Table, right: pa.Table, spec: WindowJoin) -> list[tuple[ob
     window: Any = spec.window
     floored = f"(ts - ((ts % {window.slide}) + {window.slide}) % {window.slide})"
     back = math.ceil(window.size / window.slide)
-    placed = f"SELECT *, {floored} - back * {window.slide} AS start FROM {{}}, range({back}) AS r(back)"
+    assigned = f"SELECT *, {floored} - back * {window.slide} AS start FROM {{}}, range({back}) AS r(back)"
     columns = [f"l.{key}" for key in spec.keys] + ["l.start", f"l.start + {window.size}"]
     columns += [f"l.{name}" for name in spec.inputs[0].schema.names if name not in spec.keys]
     columns += [f'r."{name}"' for name in spec.inputs[1].schema.names if name not in spec.keys]
@@ -41,15 +41,15 @@ def expected(left: pa.Table, right: pa.Table, spec: WindowJoin) -> list[tuple[ob
         connection.register("a", left)
         connection.register("b", right)
         found = connection.sql(
-            f"""SELECT {", ".join(f"{column} AS c{place}" for place, column in enumerate(columns))}
-                FROM ({placed.format("a")}) l JOIN ({placed.format("b")}) r ON l.start = r.start AND {matches}
+            f"""SELECT {", ".join(f"{column} AS c{index}" for index, column in enumerate(columns))}
+                FROM ({assigned.format("a")}) l JOIN ({assigned.format("b")}) r ON l.start = r.start AND {matches}
                 WHERE l.ts < l.start + {window.size} AND r.ts < r.start + {window.size}"""
         ).to_arrow_table()
     return sorted_rows(found)
 
 
 def run(gang: JoinGang, left: pa.Table, right: pa.Table, batch_rows: int, spread: int = 500) -> pa.Table:
-    """Both sides in turns, the watermark behind the slower one."""
+    """Both sides in turns, the watermark of the slower one."""
     highest = [-(1 << 62), -(1 << 62)]
     streams = [in_batches(left, batch_rows), in_batches(right, batch_rows // 2)]
     while any(streams):
@@ -137,7 +137,7 @@ def test_a_window_with_far_more_pairs_than_rows_comes_in_bounded_pieces() -> Non
     gang.feed(1, rows)
     pieces = iter(gang.receivers[0].watermark(100))
     sizes = [piece.num_rows for piece in islice(filter(len, pieces), 6)]  # of ten thousand million pairs
-    assert sizes == [65_536, 34_464] * 3, "a row of the left side begins a piece, so that a cut may come ahead of it"
+    assert sizes == [65_536, 34_464] * 3, "a row of the left side begins a piece, so that a cut may come before it"
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: f"{window.kind}-{window.size}-{window.slide}")

@@ -33,7 +33,7 @@ class AggregateGang:
     parallelism: int = 1
     event_time: str = "ts"
     receivers: list[Operator] = field(default_factory=list)
-    given: list[pa.RecordBatch] = field(default_factory=list)
+    emitted: list[pa.RecordBatch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.partials = partial_schema(self.keys, self.aggregates, self.schema)
@@ -56,17 +56,17 @@ class AggregateGang:
     def watermark(self, timestamp: int) -> None:
         self._send(self.sender.watermark(timestamp))
         for receiver in self.receivers:
-            self.given += receiver.watermark(timestamp)
+            self.emitted += receiver.watermark(timestamp)
 
     def finish(self) -> pa.Table:
         self.watermark(END_OF_TIME)
         self._send(self.sender.end())
         for receiver in self.receivers:
-            self.given += receiver.end()
+            self.emitted += receiver.end()
         return self.result()
 
     def result(self) -> pa.Table:
-        return pa.Table.from_batches(self.given, self.output)
+        return pa.Table.from_batches(self.emitted, self.output)
 
     def freeze(self) -> list[Frozen]:
         self._send(self.sender.before_barrier())
@@ -81,7 +81,7 @@ class AggregateGang:
             assert batch.schema == self.partials
             for receiver, part in zip(self.receivers, partition(batch, self.keys, self.parallelism), strict=True):
                 if part is not None:
-                    self.given += receiver.process(0, part)
+                    self.emitted += receiver.process(0, part)
 
 
 @dataclass
@@ -91,7 +91,7 @@ class JoinGang:
     spec: WindowJoin
     parallelism: int = 1
     receivers: list[Operator] = field(default_factory=list)
-    given: list[pa.RecordBatch] = field(default_factory=list)
+    emitted: list[pa.RecordBatch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.receivers = [build(self.spec, subtask, self.parallelism) for subtask in range(self.parallelism)]
@@ -99,18 +99,18 @@ class JoinGang:
     def feed(self, port: int, batch: pa.RecordBatch) -> None:
         for receiver, part in zip(self.receivers, partition(batch, self.spec.keys, self.parallelism), strict=True):
             if part is not None:
-                self.given += receiver.process(port, part)
+                self.emitted += receiver.process(port, part)
 
     def watermark(self, timestamp: int) -> None:
         for receiver in self.receivers:
-            self.given += receiver.watermark(timestamp)
+            self.emitted += receiver.watermark(timestamp)
 
     def finish(self) -> pa.Table:
         self.watermark(END_OF_TIME)
         return self.result()
 
     def result(self) -> pa.Table:
-        return pa.Table.from_batches(self.given, self.spec.schema)
+        return pa.Table.from_batches(self.emitted, self.spec.schema)
 
     def freeze(self) -> list[Frozen]:
         return [frozen for receiver in self.receivers if (frozen := receiver.freeze()) is not None]
@@ -160,7 +160,7 @@ def sorted_rows(table: pa.Table, digits: int = 6) -> list[tuple[object, ...]]:
 
 
 def random_events(seed: int, rows: int, *, low: int = -20_000, spread: int = 500) -> pa.Table:
-    """Events in a rough order: none is more than ``spread`` behind an earlier one. Only ``ts`` has no nulls."""
+    """Events in a rough order: none is more than ``spread`` before an earlier one. Only ``ts`` has no nulls."""
     rng = random.Random(seed)
 
     def maybe(value: object) -> object:

@@ -18,16 +18,16 @@ END_OF_TIME = 1 << 60
 
 def run(plan: PhysicalPlan) -> dict[str, pa.Table]:
     """The rows that reach every sink, by the sink's name."""
-    given: dict[str, list[pa.RecordBatch]] = {}
+    emitted: dict[str, list[pa.RecordBatch]] = {}
     sinks: dict[str, pa.Table] = {}
     for stage in plan.stages:
-        arriving = [(edge.port, batch) for edge in stage.inputs for batch in given[edge.source]]
+        arriving = [(edge.port, batch) for edge in stage.inputs for batch in emitted[edge.source]]
         for edge in stage.inputs:
-            assert all(batch.schema.equals(edge.schema) for batch in given[edge.source])
-        given[stage.name] = _run_stage(stage, arriving)
+            assert all(batch.schema.equals(edge.schema) for batch in emitted[edge.source])
+        emitted[stage.name] = _run_stage(stage, arriving)
         last = stage.operators[-1]
         if isinstance(last, Write):
-            sinks[last.name] = pa.Table.from_batches(given[stage.name], last.schema)
+            sinks[last.name] = pa.Table.from_batches(emitted[stage.name], last.schema)
     return sinks
 
 

@@ -60,7 +60,7 @@ def test_a_node_with_several_readers_ends_its_chain_with_forward_edges(bids: tg.
     ]
 
 
-def test_a_users_function_begins_a_stage_and_what_follows_is_chained_behind_it(bids: tg.Stream) -> None:
+def test_a_users_function_begins_a_stage_and_what_follows_is_chained_to_it(bids: tg.Stream) -> None:
     mapped = bids.filter(col("key") > 0).map_batches(lambda batch: batch).filter(col("kind") == 1)
     assert chains(physical(mapped.collect())) == [["Source"], ["Map", "Filter", "Sink"]]
 

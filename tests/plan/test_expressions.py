@@ -1,4 +1,4 @@
-"""What expressions need and give, found by probing."""
+"""What expressions need and return, found by probing."""
 
 from __future__ import annotations
 

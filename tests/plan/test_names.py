@@ -1,4 +1,4 @@
-"""Operator names: given or derived, unique, and the same tomorrow."""
+"""Operator names: chosen or derived, unique, and the same tomorrow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counted(stream: tg.Stream) -> tg.Stream:
     return stream.key_by("key").window(TEN).aggregate(n=tg.count())
 
 
-def test_a_given_name_is_used_as_it_is(bids: tg.Stream) -> None:
+def test_a_chosen_name_is_used_as_it_is(bids: tg.Stream) -> None:
     found = names(counted(bids.named("in")).named("per_key").collect().named("out"))
     assert found == ["in", "per_key.partial", "per_key", "out"]
 
@@ -52,10 +52,10 @@ def test_operators_that_are_quite_alike_are_numbered(bids: tg.Stream) -> None:
 
 
 def test_data_may_move_to_another_directory(tmp_path: Path) -> None:
-    def read(place: str) -> list[str]:
-        (tmp_path / place / "bids").mkdir(parents=True)
-        write(tmp_path / place / "bids")
-        return names(counted(tg.read_parquet(tmp_path / place / "bids", event_time="ts")).collect())
+    def read(folder: str) -> list[str]:
+        (tmp_path / folder / "bids").mkdir(parents=True)
+        write(tmp_path / folder / "bids")
+        return names(counted(tg.read_parquet(tmp_path / folder / "bids", event_time="ts")).collect())
 
     assert read("here") == read("there")
 
@@ -107,7 +107,7 @@ def make(value: object) -> object:
     return lambda batch: (batch, value)
 
 
-def test_functions_are_told_apart_by_code_and_by_what_they_close_over() -> None:
+def test_functions_are_distinguished_by_code_and_by_what_they_close_over() -> None:
     def with_set(batch: object) -> bool:
         return batch in {"a", "b", "c"}
 
@@ -142,13 +142,13 @@ def test_derived_names_are_the_same_in_every_process(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
-def test_what_tells_connectors_apart() -> None:
-    class Place:
+def test_what_distinguishes_connectors() -> None:
+    class WithPath:
         def __init__(self, path: object) -> None:
             self.path = path
 
-    assert last_part(Place("s3://bucket/out/per_key/")) == "per_key"
-    assert last_part(Place(Path("/data/bids"))) == "bids"
-    assert last_part(Place(17)) == ""
+    assert last_part(WithPath("s3://bucket/out/per_key/")) == "per_key"
+    assert last_part(WithPath(Path("/data/bids"))) == "bids"
+    assert last_part(WithPath(17)) == ""
     assert last_part(object()) == ""
-    assert not isinstance(Place("x"), Source)
+    assert not isinstance(WithPath("x"), Source)

@@ -11,7 +11,7 @@ import pytest
 
 import tidegate as tg
 from tidegate import col
-from tidegate.planner.shape import describe_state, state_difference
+from tidegate.planner.description import describe_state, state_difference
 from tidegate.values import Json
 
 TEN = tg.tumbling("10s")
@@ -92,7 +92,7 @@ def test_an_operator_that_is_gone_is_named(bids: tg.Stream) -> None:
     assert "the checkpoint has state of aggregate 'op', which the pipeline lacks" in found
 
 
-def test_an_operator_that_came_in_its_place_is_named_too(bids: tg.Stream) -> None:
+def test_an_operator_that_replaced_it_is_named_too(bids: tg.Stream) -> None:
     def unnamed(kind: int) -> dict[str, Json]:
         stream = bids.named("in").filter(col("kind") == kind).key_by("key").window(TEN).aggregate(n=tg.count())
         return tg.Pipeline("job", stream.collect().named("out")).describe_state()

@@ -76,7 +76,7 @@ class GatedSource:
         self._left = table.num_rows * 1_000 if allowed is None and not fed else allowed or 0
         self.fed = fed
         self._polls = 0
-        self.given = 0
+        self.emitted = 0
 
     def allow(self, rows: int | None = None) -> None:
         """Let this many more rows be read; all of them without a number."""
@@ -104,7 +104,7 @@ class GatedSource:
         with self._lock:
             granted = min(wanted, self.rows_per_poll, self._left)
             self._left -= granted
-            self.given += granted
+            self.emitted += granted
             return granted
 
 
@@ -229,7 +229,7 @@ def once(error: BaseException, when: Callable[[Any], bool] = lambda value: True)
     return hook
 
 
-# -- pipelines and what they should give ----------------------------------------------------------------------------
+# -- pipelines and what they should emit ----------------------------------------------------------------------------
 
 
 def counts(stream: tg.Stream) -> tg.Stream:
@@ -339,7 +339,7 @@ class Jobs:
 
 
 def until(condition: Callable[[], Any], what: str = "it", timeout_s: float = WAIT_S) -> Any:
-    """Wait for something that other threads do; gives the first true value."""
+    """Wait for something that other threads do; returns the first true value."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if value := condition():

@@ -33,9 +33,9 @@ from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.node import Node
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.runtime.start import coordinator_config
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.arrow import Message
@@ -293,7 +293,7 @@ class World:
         actor = Actor("leader")
         shape = plan_shape(self.plan, self.parallelism)
         name = name or f"leader{self.random.random()}"
-        publisher = Publisher(self.plan)
+        publisher = SinkPublisher(self.plan)
         setup = LeaderSetup(
             coordinator=DistributedCheckpointCoordinator(shape, coordinator_config(self.config), leader=name),
             log=LogStore(self.store, self.plan.job),

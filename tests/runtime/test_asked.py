@@ -26,7 +26,7 @@ def test_a_finished_job_is_finished_as_soon_as_it_is_started_again(jobs: Jobs) -
 def test_a_job_without_checkpoints_goes_on_from_those_in_its_store_and_ends_there(jobs: Jobs) -> None:
     source, sink = GatedSource(events(), allowed=1_000), MemorySink()
     first = jobs.start(pipeline(source, sink), 2)
-    until(lambda: source.given == 1_000)
+    until(lambda: source.emitted == 1_000)
     first.checkpoint()
     first.stop()
     source.allow()
@@ -83,13 +83,13 @@ def test_a_savepoint_takes_every_kind_of_path(jobs: Jobs, tmp_path: Path) -> Non
     assert [(tmp_path / name / "savepoint.json").exists() for name in "abcd"] == [True] * 4
 
 
-@pytest.mark.parametrize("place", [5, "", "/proc/nowhere", "ftp://host/x"])
-def test_a_savepoint_that_can_not_be_written_is_refused_before_a_checkpoint_is_taken(jobs: Jobs, place: object) -> None:
+@pytest.mark.parametrize("path", [5, "", "/proc/nowhere", "ftp://host/x"])
+def test_a_savepoint_that_can_not_be_written_is_refused_before_a_checkpoint_is_taken(jobs: Jobs, path: object) -> None:
     job = jobs.start(pipeline(GatedSource(events(), allowed=100), MemorySink()), 1)
     with pytest.raises(InvalidUseError):
-        job.savepoint(place)  # type: ignore[arg-type]
+        job.savepoint(path)  # type: ignore[arg-type]
     with pytest.raises(InvalidUseError):
-        job.stop(savepoint=place)  # type: ignore[arg-type]
+        job.stop(savepoint=path)  # type: ignore[arg-type]
     assert (job.checkpoints(), job.status in ("STARTING", "RUNNING")) == ([], True)
 
 

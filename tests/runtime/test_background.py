@@ -99,18 +99,18 @@ def test_an_error_of_the_function_keeps_its_traceback() -> None:
     assert "in failing" in shown and "no such country" in shown
 
 
-@pytest.mark.parametrize("given", [7, "rows", OTHER.select(["ts"])], ids=["a number", "a text", "fewer columns"])
-def test_what_does_not_fit_the_schema_is_the_users_error(given: object) -> None:
-    operator, executor, _ = mapper(lambda batch: given)
+@pytest.mark.parametrize("returned", [7, "rows", OTHER.select(["ts"])], ids=["a number", "a text", "fewer columns"])
+def test_what_does_not_fit_the_schema_is_the_users_error(returned: object) -> None:
+    operator, executor, _ = mapper(lambda batch: returned)
     list(operator.process(0, BATCH))
     executor.run_one()
     with pytest.raises(UserFunctionError, match="must return a RecordBatch with the schema"):
         operator.result()
 
 
-@pytest.mark.parametrize("given", [None, pa.Table.from_batches([], BATCH.schema)], ids=["nothing", "an empty table"])
-def test_nothing_is_an_empty_batch(given: object) -> None:
-    operator, executor, _ = mapper(lambda batch: given)
+@pytest.mark.parametrize("returned", [None, pa.Table.from_batches([], BATCH.schema)], ids=["nothing", "an empty table"])
+def test_nothing_is_an_empty_batch(returned: object) -> None:
+    operator, executor, _ = mapper(lambda batch: returned)
     list(operator.process(0, BATCH))
     executor.run_one()
     result = operator.result()
@@ -160,7 +160,7 @@ def test_what_the_writer_raised_comes_out_at_the_next_look() -> None:
         _ = operator.ready
 
 
-def test_a_cut_behind_a_failed_write_fails_although_nobody_has_looked() -> None:
+def test_a_cut_after_a_failed_write_fails_although_nobody_has_looked() -> None:
     """The rows are in no file and before the cut: this committable must not come about."""
     operator, executor, sink = sink_operator()
     list(operator.process(0, BATCH))

@@ -26,9 +26,9 @@ from tidegate.core.checkpoint.prepare import PrepareAck
 
 def read(source: GatedSource, rows: int) -> None:
     """Let so many more rows be read, and wait until they are."""
-    target = source.given + rows
+    target = source.emitted + rows
     source.allow(rows)
-    until(lambda: source.given == target, "the rows to be read")
+    until(lambda: source.emitted == target, "the rows to be read")
 
 
 def test_barrier_flows_through_single_operator(jobs: Jobs) -> None:
@@ -116,7 +116,7 @@ def test_periodic_injection_under_load(jobs: Jobs) -> None:
 def test_coordinator_triggered_injection(jobs: Jobs) -> None:
     source, sink = GatedSource(events(), allowed=200), MemorySink()
     job = jobs.start(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
-    until(lambda: source.given == 200)
+    until(lambda: source.emitted == 200)
     assert job.checkpoints() == []
     with ThreadPoolExecutor(4) as pool:
         epochs = {future.result() for future in [pool.submit(job.checkpoint) for _ in range(4)]}

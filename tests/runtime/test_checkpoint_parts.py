@@ -22,7 +22,7 @@ from runtime_jobs import (
 from runtime_world import World
 
 import tidegate as tg
-from tidegate.core.barrier.effects import Process
+from tidegate.core.barrier.effects import ProcessEvent
 from tidegate.core.barrier.messages import Event, Watermark
 from tidegate.core.checkpoint.manifest import (
     INLINE_BYTES_MAX,
@@ -37,7 +37,7 @@ from tidegate.runtime.assemble import Assembly, assemble
 from tidegate.runtime.checkpointer import StateObjectWriter
 from tidegate.runtime.restore import RestorePlan, states_of
 from tidegate.runtime.snapshotfile import crc32c, encode_inflight, encode_run, read_inflight, read_run
-from tidegate.runtime.threads import Inline
+from tidegate.runtime.threads import InlineThreads
 from tidegate.state.keygroups import partition
 from tidegate.state.run import Frozen, Run
 from tidegate.store.open import open_store
@@ -51,8 +51,8 @@ LARGE = events(4_000).to_batches()[0]
 
 
 def test_a_run_comes_back_as_it_was() -> None:
-    assert read_run(encode_run(BATCH).whole, "x").equals(BATCH)
-    assert read_run(encode_run(BATCH.slice(7, 5)).whole, "x").equals(BATCH.slice(7, 5))
+    assert read_run(encode_run(BATCH).joined, "x").equals(BATCH)
+    assert read_run(encode_run(BATCH.slice(7, 5)).joined, "x").equals(BATCH.slice(7, 5))
 
 
 def test_a_run_is_encoded_by_reference() -> None:
@@ -64,21 +64,21 @@ def test_a_run_is_encoded_by_reference() -> None:
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_recorded_messages_come_back_in_order(compression: str | None) -> None:
     messages = [event_of(BATCH), Watermark(-5), event_of(BATCH.slice(3, 2)), Watermark(1 << 62)]
-    data = encode_inflight(messages, BATCH.schema, compression).whole
+    data = encode_inflight(messages, BATCH.schema, compression).joined
     assert read_inflight(data, BATCH.schema, "x") == messages
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 100])
 def test_a_torn_object_is_corrupt(cut: int) -> None:
     with pytest.raises(CorruptDataError):
-        read_run(encode_run(BATCH).whole[:cut], "x")
-    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).whole
+        read_run(encode_run(BATCH).joined[:cut], "x")
+    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).joined
     with pytest.raises(InFlightDeserializationFailed):
         read_inflight(data[:cut], BATCH.schema, "x")
 
 
 def test_recorded_rows_of_other_columns_are_refused() -> None:
-    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).whole
+    data = encode_inflight([event_of(BATCH)], BATCH.schema, None).joined
     with pytest.raises(InFlightDeserializationFailed, match="columns"):
         read_inflight(data, BATCH.schema.remove(0), "x")
 
@@ -159,9 +159,9 @@ def one_window(rows: int = 12_000) -> tuple[GatedSource, MemorySink, tg.Pipeline
 
 
 def read(world: World, source: GatedSource, rows: int) -> None:
-    target = source.given + rows
+    target = source.emitted + rows
     source.allow(rows)
-    world.until(lambda: source.given == target)
+    world.until(lambda: source.emitted == target)
     for _ in range(40):
         world.step()
 
@@ -250,7 +250,7 @@ def test_committables_of_aborted_attempts_are_carried() -> None:
 def assembly_of(world: World, node: int, parallelism: int) -> tuple[Any, Assembly]:
     setup = replace(world._launch(1).setup, node=node, parallelism=parallelism)
     nothing: Callable[..., None] = lambda *args: None  # noqa: E731
-    return setup, assemble(setup, None, Inline(), nothing, lambda: 0)  # type: ignore[arg-type]
+    return setup, assemble(setup, None, InlineThreads(), nothing, lambda: 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("inline", [True, False])
@@ -303,7 +303,7 @@ def test_rows_in_flight_go_to_whoever_owns_their_keys_now(parallelism: int) -> N
             edges = [edge for edge in task.stage.inputs for _ in range(parallelism if edge.kind == "hash" else 1)]
             while task.protocol.has_turn:
                 for effect in task.protocol.poll():
-                    if isinstance(effect, Process):
+                    if isinstance(effect, ProcessEvent):
                         edge = edges[effect.input_id]
                         found += rows_of(pa.Table.from_batches([effect.payload]))
                         if edge.kind == "hash":
@@ -332,7 +332,7 @@ def test_what_the_receiver_recorded_comes_before_what_the_sender_had() -> None:
             times: dict[int, list[int]] = {}
             while task.protocol.has_turn:
                 for effect in task.protocol.poll():
-                    if isinstance(effect, Process) and "ts" in effect.payload.schema.names:
+                    if isinstance(effect, ProcessEvent) and "ts" in effect.payload.schema.names:
                         times.setdefault(effect.input_id, []).extend(effect.payload.column("ts").to_pylist())
             assert all(found == sorted(found) for found in times.values())
     world.close()
@@ -350,20 +350,20 @@ def recorded_rows(world: World, manifest: CheckpointManifest) -> list[tuple[Any,
 
 
 def test_a_savepoint_with_large_state_starts_another_store(jobs: Jobs) -> None:
-    """The state is in the savepoint's place, not in the new job's store."""
+    """The state is in the savepoint's directory, not in the new job's store."""
     source, sink, pipeline = one_window()
     source.allow(6_000)
     job = jobs.start(pipeline, 2)
-    until(lambda: source.given == 6_000)
-    place = str(jobs.path / "kept")
-    job.savepoint(place)
+    until(lambda: source.emitted == 6_000)
+    path = str(jobs.path / "kept")
+    job.savepoint(path)
     job.stop()
     jobs.store = str(jobs.path / "another")
     source.allow()
-    again = jobs.start(pipeline, 3, savepoint=place)
+    again = jobs.start(pipeline, 3, savepoint=path)
     assert again.await_termination(8)
     assert len(sink.rows()) == 12_000
-    assert source.given == 12_000, "nothing was read again"
+    assert source.emitted == 12_000, "nothing was read again"
 
 
 def test_counts_are_exact_with_state_in_objects(jobs: Jobs) -> None:

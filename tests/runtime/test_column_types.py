@@ -266,7 +266,7 @@ def test_nanoseconds_are_written_where_they_are_asked_for(jobs: Jobs, tmp_path: 
         tg.from_source(source).write_parquet(tmp_path / "out", timestamps="ms")
 
 
-def test_what_a_function_gives_is_held_to_its_schema_and_the_function_is_named(jobs: Jobs) -> None:
+def test_what_a_function_returns_is_held_to_its_schema_and_the_function_is_named(jobs: Jobs) -> None:
     source = GatedSource(table().select(["ts", "k"]))
 
     def other(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -279,7 +279,7 @@ def test_what_a_function_gives_is_held_to_its_schema_and_the_function_is_named(j
     assert job.metrics()["restarts"] <= 1
 
 
-def test_a_function_that_gives_no_event_time_is_named(jobs: Jobs) -> None:
+def test_a_function_that_emits_no_event_time_is_named(jobs: Jobs) -> None:
     source = GatedSource(table().select(["ts", "k"]))
 
     def forgetful(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -292,7 +292,7 @@ def test_a_function_that_gives_no_event_time_is_named(jobs: Jobs) -> None:
     assert "column=ts" in text
 
 
-def test_a_source_that_gives_no_event_time_is_named(jobs: Jobs) -> None:
+def test_a_source_that_emits_no_event_time_is_named(jobs: Jobs) -> None:
     rows = table().select(["ts", "k"])
     source = GatedSource(rows)
     holes = pc.if_else(pc.equal(rows.column("ts"), 7_000), pa.scalar(None, pa.int64()), rows.column("ts"))

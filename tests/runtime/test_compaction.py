@@ -31,7 +31,7 @@ def run(jobs: Jobs, size: int) -> tuple[MemorySink, list[tuple[int, int]], JobMe
     job = jobs.start(pipeline, 1, max_checkpoint_size=size)
     for read in range(STEP, ROWS, STEP):
         source.allow(STEP)
-        until(lambda read=read: source.given >= read, f"{read} rows")
+        until(lambda read=read: source.emitted >= read, f"{read} rows")
         job.checkpoint()
     metrics = job.metrics()
     sizes = [(stored_bytes(manifest), used_bytes(manifest)) for manifest in jobs.manifests("w")]

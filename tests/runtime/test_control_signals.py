@@ -230,7 +230,7 @@ def test_what_is_no_signal_is_refused_with_what_to_do(jobs: Jobs, call: dict[str
 def test_a_graceful_end_is_how_a_job_drains(jobs: Jobs, parallelism: int) -> None:
     source, sink = endless(splits=parallelism), MemorySink()
     job = jobs.start(tg.Pipeline("drain", counts(tg.from_source(source)).write(sink)), parallelism)
-    until(lambda: source.given == EVENTS.num_rows, "all rows")
+    until(lambda: source.emitted == EVENTS.num_rows, "all rows")
     job.stop(drain=True)
     assert job.status == "FINISHED"
     assert found_counts(sink) == expected_counts(EVENTS)
@@ -239,7 +239,7 @@ def test_a_graceful_end_is_how_a_job_drains(jobs: Jobs, parallelism: int) -> Non
 def test_the_end_can_be_asked_for_as_a_signal_and_nothing_follows_it(jobs: Jobs) -> None:
     source, sink = endless(), MemorySink()
     job = jobs.start(tg.Pipeline("end", tg.from_source(source).write(sink)), 2)
-    until(lambda: source.given == EVENTS.num_rows, "all rows")
+    until(lambda: source.emitted == EVENTS.num_rows, "all rows")
     answer = job.signal("StreamGracefulEnd")
     assert set(answer.latency_ms) == {0, 1}
     with pytest.raises(TidegateError):
@@ -261,10 +261,10 @@ def test_a_drain_outlives_the_gang_that_was_told(jobs: Jobs) -> None:
     sink.on_write = die
     source = endless(allowed=2_000)
     job = jobs.start(tg.Pipeline("again", counts(tg.from_source(source)).write(sink)), 2)
-    until(lambda: source.given == 2_000, "the first half")
+    until(lambda: source.emitted == 2_000, "the first half")
     job.checkpoint()
     source.allow(500)
-    until(lambda: source.given == 2_500, "more")
+    until(lambda: source.emitted == 2_500, "more")
     draining.set()
     job.stop(drain=True)
     assert (job.status, died.is_set(), job.metrics()["restarts"]) == ("FINISHED", True, 1)
@@ -307,7 +307,7 @@ def test_a_parameter_changes_between_the_same_two_rows_everywhere(jobs: Jobs, pa
     for version in range(1, 6):
         source.allow(EVENTS.num_rows // 5)
         job.set_parameter("rules", {"version": version})
-    until(lambda: source.given == EVENTS.num_rows, "all rows")
+    until(lambda: source.emitted == EVENTS.num_rows, "all rows")
     job.stop(drain=True)
     rows = sink.rows()
     assert len(rows) == EVENTS.num_rows, "every row is judged once"
@@ -471,7 +471,7 @@ def test_rows_of_an_unaligned_checkpoint_are_judged_by_the_version_of_its_cut(jo
     """Barriers that overtake may not overtake a signal: a checkpoint that begins while one is on its way stays aligned."""
     rules = tg.Parameter("rules", {"version": 0})
     source, sink = endless(rows_per_poll=20, allowed=0), MemorySink()
-    source.on_poll = once(OSError("the disk is gone"), lambda number: source.given > EVENTS.num_rows // 2)
+    source.on_poll = once(OSError("the disk is gone"), lambda number: source.emitted > EVENTS.num_rows // 2)
     judged = tg.from_source(source).map_batches(judged_by(rules), schema=JUDGED)
     job = jobs.start(tg.Pipeline("overtaking", judged.write(sink)), 2, interval="20ms", unaligned="always")
     for version in range(1, 9):

@@ -64,9 +64,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         source = GatedSource(TABLE, allowed=0)
         job = jobs.start(pipeline(source, jobs.path / "out"), 2)
         for _ in range(2):
-            goal, seen = source.given + STEP, (len(done.rows_at) + 1) * STEP
+            goal, seen = source.emitted + STEP, (len(done.rows_at) + 1) * STEP
             source.allow(STEP)
-            until(lambda source=source, goal=goal: source.given == goal)
+            until(lambda source=source, goal=goal: source.emitted == goal)
             epoch = job.checkpoint()
             until(lambda seen=seen: len(shown(jobs.path)) == seen)
             done.rows_at[epoch] = shown(jobs.path)
@@ -95,10 +95,10 @@ def restored(made: Made, tmp_path: Path) -> Jobs:
     return Jobs(tmp_path)
 
 
-def flip(jobs: Jobs, slot: int, place: int, bit: int = 0) -> Path:
+def flip(jobs: Jobs, slot: int, index: int, bit: int = 0) -> Path:
     file = Path(jobs.store) / PATHS.log_entry(slot)
     data = bytearray(file.read_bytes())
-    data[place % len(data)] ^= 1 << bit
+    data[index % len(data)] ^= 1 << bit
     file.write_bytes(data)
     return file
 
@@ -122,18 +122,18 @@ def test_a_flipped_bit_anywhere_in_an_entry_reads_the_same(made: Made) -> None:
         path = PATHS.log_entry(slot)
         data = bytearray(store.get(path))
         found = set()
-        for place in {*range(100), *range(100, len(data), 1 + len(data) // 300), len(data) - 1}:
+        for index in {*range(100), *range(100, len(data), 1 + len(data) // 300), len(data) - 1}:
             for bit in range(8):
-                data[place] ^= 1 << bit
+                data[index] ^= 1 << bit
                 found.add(read_entry(bytes(data), path, slot))
-                data[place] ^= 1 << bit
+                data[index] ^= 1 << bit
         (only,) = found
         assert isinstance(only, Damaged) and only.kind == entry.kind and path in only.why
 
 
 @pytest.mark.parametrize("slot", [0, 1, 2, 3, 4, 5])
 def test_older_damage_costs_nothing(copied: Jobs, slot: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Takeovers, the restore behind which commits stand, commits that are not the newest, the newest's parent among them."""
+    """Takeovers, the restore after which commits stand, commits that are not the newest, the newest's parent among them."""
     file = flip(copied, slot, 11)
     check_named(copied, slot)
     job = finish(copied)
@@ -144,12 +144,12 @@ def test_older_damage_costs_nothing(copied: Jobs, slot: int, caplog: pytest.LogC
     assert file.exists()
 
 
-@pytest.mark.parametrize("place", [10, 2_000, -1], ids=["in the kind", "in the manifest", "in the seal"])
+@pytest.mark.parametrize("index", [10, 2_000, -1], ids=["in the kind", "in the manifest", "in the seal"])
 def test_a_damaged_newest_commit_is_skipped_and_its_rows_hidden(
-    copied: Jobs, made: Made, place: int, caplog: pytest.LogCaptureFixture
+    copied: Jobs, made: Made, index: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert shown(copied.path) == made.rows_at[6]
-    file = flip(copied, 6, place, 5)
+    file = flip(copied, 6, index, 5)
     (Path(copied.store) / PATHS.latest).write_bytes(b"\xff")  # a hint that nobody believes
     check_named(copied, 6)
     source = GatedSource(TABLE, allowed=0)
@@ -160,7 +160,7 @@ def test_a_damaged_newest_commit_is_skipped_and_its_rows_hidden(
     assert epoch == 6 and file.name in why and f"checkpoint skipped: {why}" in caplog.text
     assert shown(copied.path) == made.rows_at[5], "the rows of the damaged epoch are hidden"
     source.allow(700)
-    until(lambda: source.given == 700)
+    until(lambda: source.emitted == 700)
     newer = job.checkpoint()
     job.stop()
     assert [m.epoch for m in copied.view("w").restorables()][:2] == [newer, 5] and newer > 6
@@ -248,10 +248,10 @@ def test_a_sink_that_hides_only_what_is_named_is_not_taken_back(jobs: Jobs) -> N
     source, sink = GatedSource(events(2_000), allowed=500), MemorySink()
     plan = tg.Pipeline("w", tg.from_source(source).write(sink))
     job = jobs.start(plan, 1)
-    until(lambda: source.given == 500)
+    until(lambda: source.emitted == 500)
     first = job.checkpoint()
     source.allow(100)
-    until(lambda: source.given == 600)
+    until(lambda: source.emitted == 600)
     newer = job.checkpoint()
     until(lambda: newer in sink.epochs())
     job.stop()

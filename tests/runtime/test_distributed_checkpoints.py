@@ -18,7 +18,7 @@ from tidegate.runtime.logstore import LogStore
 
 
 class Case:
-    """A small windowed job in a world, and what it should give."""
+    """A small windowed job in a world, and what it should emit."""
 
     def __init__(self, nodes: int = 3, rows: int = 400, **options: Any) -> None:
         self.source = GatedSource(events(rows, keys=5, step_ms=30), rows_per_poll=5, fed=True)
@@ -138,16 +138,16 @@ def test_checkpoint_during_active_processing(jobs: Jobs) -> None:
 
     def feed() -> None:
         while not done.is_set():
-            target = source.given + 40
+            target = source.emitted + 40
             source.allow(40)
-            until(lambda: source.given >= target)  # noqa: B023
+            until(lambda: source.emitted >= target)  # noqa: B023
 
     feeder = threading.Thread(target=feed)
     feeder.start()
     epochs = [job.checkpoint() for _ in range(3)]
     done.set()
     feeder.join()
-    assert len(set(epochs)) == 3 and source.given < 20_000
+    assert len(set(epochs)) == 3 and source.emitted < 20_000
     source.allow()
     assert job.await_termination(8)
     assert found_counts(sink) == expected_counts(source.table)
@@ -159,7 +159,7 @@ def test_full_cycle_of_checkpoint_shutdown_restore_and_verify(jobs: Jobs, widths
     out = jobs.path / "out"
     pipeline = tg.Pipeline("w", counts(tg.from_source(source)).write_parquet(out, durable=False))
     job = jobs.start(pipeline, widths[0])
-    until(lambda: source.given == 900)
+    until(lambda: source.emitted == 900)
     epoch = job.checkpoint()
     job.stop()
     assert job.status == "STOPPED"

@@ -129,12 +129,12 @@ class Gaps:
         self._thread.start()
 
     def _watch(self) -> None:
-        seen, since = self._source.given, time.monotonic()
+        seen, since = self._source.emitted, time.monotonic()
         while not self._over.wait(0.01):
             now = time.monotonic()
-            if self._source.given != seen:
+            if self._source.emitted != seen:
                 self.longest_s = max(self.longest_s, now - since)
-                seen, since = self._source.given, now
+                seen, since = self._source.emitted, now
         self.longest_s = max(self.longest_s, time.monotonic() - since)
 
     def close(self) -> float:

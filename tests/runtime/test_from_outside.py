@@ -54,7 +54,7 @@ def test_they_run_checkpoint_and_rescale(jobs: Jobs, before: int, after: int) ->
     firsts, windows = MemorySink("firsts"), MemorySink("windows")
     source = GatedSource(ROWS, splits=1, allowed=700)
     job = jobs.start(pipeline(source, firsts, windows), before)
-    until(lambda: source.given == 700)
+    until(lambda: source.emitted == 700)
     job.checkpoint()
     job.stop()
     stored = {entry.operator for entry in jobs.manifests("outside")[-1].operators}
@@ -69,7 +69,7 @@ def test_they_run_checkpoint_and_rescale(jobs: Jobs, before: int, after: int) ->
 def test_their_state_is_data(jobs: Jobs) -> None:
     source = GatedSource(ROWS, splits=1, allowed=700)
     job = jobs.start(pipeline(source, MemorySink("a"), MemorySink("b")), 2)
-    until(lambda: source.given == 700)
+    until(lambda: source.emitted == 700)
     job.checkpoint()
     job.stop()
     state = tg.read_state(jobs.store, "firsts")
@@ -91,7 +91,7 @@ def test_pre_flight_refuses_what_does_not_fit(jobs: Jobs) -> None:
         stream.join(stream, on="key", window=ShiftedTumbling(1_000, 250))
     source = GatedSource(ROWS, splits=1, allowed=100)
     job = jobs.start(pipeline(source, MemorySink("a"), MemorySink("b")), 1)
-    until(lambda: source.given == 100)
+    until(lambda: source.emitted == 100)
     job.checkpoint()
     job.stop()
     other = stream.key_by("key").window(ShiftedTumbling(1_000, 500)).aggregate(by=spread("value"), n=tg.count()).named("spreads")

@@ -19,7 +19,7 @@ from tidegate.plan.connector import Committable
 from tidegate.runtime.gang import Exit, GangState
 from tidegate.runtime.gangs import RETURN_LIMIT_MS
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.store.open import open_store
 from tidegate.testing.store import Fault, FaultyStore
 from tidegate.wire._gen import control_pb2 as pb
@@ -98,7 +98,7 @@ def test_two_jobs_in_one_store_do_not_see_each_other() -> None:
     assert LogStore(store, "ab").read() == [] and LogStore(store, "b").read() == []
 
 
-def test_a_missing_and_a_damaged_object_are_told_apart() -> None:
+def test_a_missing_and_a_damaged_object_are_distinguished() -> None:
     source = GatedSource(events(2_000), rows_per_poll=10, allowed=600)
     keyed = tg.from_source(source).key_by("key").window(tg.tumbling("1s"))
     pipeline = tg.Pipeline("w", keyed.aggregate(n=tg.count()).write(MemorySink()))
@@ -135,11 +135,11 @@ class Noted(MemorySink):
         self.story.append(f"sweep {self.name} below {gang} but {[one['n'] for one in keep]}")
 
 
-def publisher() -> tuple[Publisher, list[str]]:
+def publisher() -> tuple[SinkPublisher, list[str]]:
     story: list[str] = []
     stream = tg.from_source(GatedSource(events(10)))
     outputs = [stream.write(Noted(name, story)).named(name) for name in ("a", "b")]
-    return Publisher(tg.Pipeline("w", *outputs).physical(1)), story
+    return SinkPublisher(tg.Pipeline("w", *outputs).physical(1)), story
 
 
 def entry(operator: str, epoch: int, n: int, *, checkpoint_id: int = 1, subtask: int = 0) -> CommittableEntry:
@@ -172,7 +172,7 @@ def test_sinks_that_gather_show_all_their_epochs_one_right_after_the_other() -> 
     story: list[str] = []
     stream = tg.from_source(GatedSource(events(10)))
     sinks = [Gathering("a", story), Noted("b", story), Gathering("c", story)]
-    made = Publisher(tg.Pipeline("w", *(stream.write(sink).named(sink.name) for sink in sinks)).physical(1))
+    made = SinkPublisher(tg.Pipeline("w", *(stream.write(sink).named(sink.name) for sink in sinks)).physical(1))
     assert made.budgets() == {"a": Gathering.publish_budget, "c": Gathering.publish_budget}
     made.publish([entry("c", 7, 1), entry("a", 9, 2), entry("a", 7, 3), entry("b", 7, 4), entry("b", 9, 5)])
     assert story[:2] == ["b7:4", "b9:5"]
@@ -205,8 +205,8 @@ def test_one_sink_that_cannot_hide_is_enough() -> None:
 
     stream = tg.from_source(GatedSource(events(10)))
     both = tg.Pipeline("w", stream.write(MemorySink("m")).named("a"), stream.write(Plain()).named("b"))
-    assert not Publisher(both.physical(1)).can_hide
-    assert Publisher(tg.Pipeline("w", stream.write(MemorySink("m"))).physical(1)).can_hide
+    assert not SinkPublisher(both.physical(1)).can_hide
+    assert SinkPublisher(tg.Pipeline("w", stream.write(MemorySink("m"))).physical(1)).can_hide
 
 
 # -- gangs ---------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_nodes_that_do_not_return_are_ended_by_force(how: str) -> None:
     """The nodes have no channel between them, and the other one never hears that it is to stop."""
     source, sink = GatedSource(events(2_000), rows_per_poll=10, allowed=200), MemorySink()
     world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
-    world.until(lambda: source.given == 200)
+    world.until(lambda: source.emitted == 200)
     world.passes = lambda way, node, message: way == "up" or message.WhichOneof("body") != "stop"
     begun = world.clock.at_ms
     if how == "fails":

@@ -210,14 +210,14 @@ def test_a_slot_that_is_missing_after_the_base_is_noticed(case: Case, back: int)
         case.log.view()
 
 
-@pytest.mark.parametrize("behind", [0, 1, 2])
-def test_a_restore_of_an_epoch_below_and_above_the_base(case: Case, behind: int) -> None:
+@pytest.mark.parametrize("back", [0, 1, 2])
+def test_a_restore_of_an_epoch_below_and_above_the_base(case: Case, back: int) -> None:
     case.sum_up()
     case.commit(case.view.next_slot)
-    epoch = [m.epoch for m in case.view.restorables()][behind]
+    epoch = [m.epoch for m in case.view.restorables()][back]
     case.finish(restore=epoch)
     assert case.world.leader.restored_from == epoch
-    assert epoch in [e.parent for e in case.log.read() if isinstance(e, Restore)] or not behind
+    assert epoch in [e.parent for e in case.log.read() if isinstance(e, Restore)] or not back
 
 
 def once(case: Case, verb: str, act: Callable[[], None]) -> None:

@@ -97,7 +97,7 @@ def test_a_timer_that_sets_itself_again_waits_for_the_next_look() -> None:
 
 
 class Tag:
-    """Adds to the values it sees, and says what it was told. Gives its own rows ahead of barriers and at the end."""
+    """Adds to the values it sees, and says what it was told. Emits its own rows before barriers and at the end."""
 
     def __init__(self, name: str, story: list[str], *, state: bool = False) -> None:
         self.name, self.story, self.state = name, story, state
@@ -141,14 +141,14 @@ def test_each_piece_goes_through_all_before_the_next_is_made() -> None:
     assert story == ["a1:4", "b0:4", "b0:1"]
 
 
-def test_time_reaches_an_operator_behind_what_those_before_it_gave() -> None:
+def test_time_reaches_an_operator_after_what_those_upstream_emitted() -> None:
     chain, story = chain_of("a", "b")
     list(chain.watermark(9))
     assert story == ["a@9", "b0:2", "b@9"]
 
 
 class Owing(Tag):
-    """Gives three pieces, one at a time when it is asked to stop."""
+    """Yields three pieces, one at a time when it is asked to stop."""
 
     def __init__(self, name: str, story: list[str]) -> None:
         super().__init__(name, story)
@@ -165,7 +165,7 @@ class Owing(Tag):
         self.has_pending = False
 
 
-def test_time_does_not_pass_an_operator_that_still_owes_rows() -> None:
+def test_time_does_not_pass_an_operator_that_has_pending_output() -> None:
     story: list[str] = []
     chain = Chain([("a", Owing("a", story)), ("b", Tag("b", story))])
     assert not chain.has_pending
@@ -190,7 +190,7 @@ def test_the_loop_can_look_up_although_nothing_comes_of_a_piece() -> None:
     assert story == ["a@9"], "the second piece is not made yet"
 
 
-def test_rows_ahead_of_a_barrier_pass_the_rest_of_the_chain() -> None:
+def test_rows_before_a_barrier_pass_the_rest_of_the_chain() -> None:
     chain, story = chain_of("a", "b")
     assert sum(piece.num_rows for piece in chain.before_barrier()) == 3 + 1 + 3
     assert story == ["a|", "b0:3", "b|"]
@@ -206,7 +206,7 @@ def test_only_operators_with_state_are_frozen() -> None:
     assert chain.freeze() == {"b": Frozen({"name": "b"})}
 
 
-def test_a_batch_may_enter_behind_an_operator() -> None:
+def test_a_batch_may_enter_after_an_operator() -> None:
     chain, story = chain_of("a", "b", "c")
     list(chain.after(0, BATCH.slice(0, 1)))
     assert story[0] == "b0:1" and not [line for line in story if line.startswith("a")]
@@ -284,7 +284,7 @@ def test_more_credit_than_was_spent_is_a_bug() -> None:
 
 @given(st.lists(st.integers(1, 500), max_size=60), st.integers(1, 600), st.integers(0, 20))
 def test_credit_never_leaks(sizes: list[int], window: int, replayed: int) -> None:
-    """All that was sent is given back by the time the receiver rests, whatever was replayed before it."""
+    """All that was sent is returned by the time the receiver rests, whatever was replayed before it."""
     link, task, outlet = link_of(window)
     returned: list[int] = []
     intake = Intake(window, returned.append)

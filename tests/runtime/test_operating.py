@@ -24,7 +24,7 @@ TABLE = events(4_000)
 def running(jobs: Jobs, interval: str = "1h") -> tuple[Job, GatedSource, MemorySink]:
     source, sink = GatedSource(TABLE, allowed=500), MemorySink()
     job = jobs.start(tg.Pipeline("bids", counts(tg.from_source(source)).write(sink)), interval=interval)
-    until(lambda: source.given == 500)
+    until(lambda: source.emitted == 500)
     return job, source, sink
 
 

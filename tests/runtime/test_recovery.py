@@ -183,10 +183,10 @@ def test_two_jobs_do_not_share_a_directory(jobs: Jobs) -> None:
 def test_a_finished_job_is_finished_at_once_and_publishes_again(jobs: Jobs) -> None:
     source, sink = GatedSource(events(500)), MemorySink()
     jobs.finish(windowed(source, sink), 2)
-    before, given = len(sink.commits), source.given
+    before, emitted = len(sink.commits), source.emitted
     sink.visible.clear()
     job = jobs.finish(windowed(source, sink), 2)
-    assert job.status == "FINISHED" and source.given == given
+    assert job.status == "FINISHED" and source.emitted == emitted
     assert len(sink.commits) > before
     assert sink.visible, "what the final manifest names was not published again"
 
@@ -196,10 +196,10 @@ def test_restoring_an_older_epoch_hides_newer_rows(jobs: Jobs) -> None:
     sink = MemorySink()
     pipeline = tg.Pipeline("w", tg.from_source(source).write(sink))
     job = jobs.start(pipeline, 1)
-    until(lambda: source.given == 300)
+    until(lambda: source.emitted == 300)
     older = job.checkpoint()
     source.allow(200)
-    until(lambda: source.given == 500)
+    until(lambda: source.emitted == 500)
     newer = job.checkpoint()
     until(lambda: newer in sink.epochs())
     job.stop()
@@ -218,10 +218,10 @@ def test_a_corrupt_newest_checkpoint_is_skipped_and_named(jobs: Jobs) -> None:
     keyed = tg.from_source(source).key_by("key").window(tg.tumbling("10h"))
     pipeline = tg.Pipeline("w", keyed.aggregate(n=tg.count(), total=tg.sum("value")).write(sink))
     job = jobs.start(pipeline, 2)
-    until(lambda: source.given == 1_000)
+    until(lambda: source.emitted == 1_000)
     older = job.checkpoint()
     source.allow(7_500)
-    until(lambda: source.given == 8_500)
+    until(lambda: source.emitted == 8_500)
     newer = job.checkpoint()
     job.stop()
     first, second = jobs.manifests("w")
@@ -242,7 +242,7 @@ def test_a_corrupt_newest_checkpoint_is_skipped_and_named(jobs: Jobs) -> None:
 def test_state_that_does_not_fit_is_refused_before_anything_starts(jobs: Jobs) -> None:
     source, sink = GatedSource(events(), allowed=500), MemorySink()
     job = jobs.start(windowed(source, sink), 2)
-    until(lambda: source.given == 500)
+    until(lambda: source.emitted == 500)
     job.checkpoint()
     job.stop()
     keyed = tg.from_source(source).key_by("key").window(tg.tumbling("5s"))
@@ -256,7 +256,7 @@ def test_state_that_does_not_fit_is_refused_before_anything_starts(jobs: Jobs) -
 def test_changed_input_is_refused(jobs: Jobs) -> None:
     source, sink = GatedSource(events(), allowed=500), MemorySink()
     job = jobs.start(windowed(source, sink), 2)
-    until(lambda: source.given == 500)
+    until(lambda: source.emitted == 500)
     job.checkpoint()
     job.stop()
     other = GatedSource(events(2_100))
@@ -299,7 +299,7 @@ def test_a_checkpoint_does_not_wait_for_a_slow_function(jobs: Jobs) -> None:
 
     pipeline = tg.Pipeline("w", tg.from_source(source).map_batches(slow).write(sink))
     job = jobs.start(pipeline, 1, unaligned="always")
-    until(lambda: source.given == 100)
+    until(lambda: source.emitted == 100)
     job.checkpoint("5s")
     (manifest,) = jobs.manifests("w")
     held = sum(run.rows for entry in manifest.operators for run in entry.runs)
@@ -316,13 +316,13 @@ def test_a_checkpoint_does_not_wait_for_a_slow_function(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("ending", ["stop", "drain", "finish", "fail"])
-def test_nothing_is_left_running_behind_the_end(jobs: Jobs, ending: str) -> None:
+def test_nothing_is_left_running_after_the_end(jobs: Jobs, ending: str) -> None:
     process = psutil.Process()
     gc.collect()
     before, sockets = set(threading.enumerate()), len(process.net_connections())
     source, sink = GatedSource(events(), allowed=600), MemorySink()
     job = jobs.start(windowed(source, sink), 3)
-    until(lambda: source.given == 600)
+    until(lambda: source.emitted == 600)
     if ending == "finish":
         source.allow()
     elif ending == "fail":
@@ -344,7 +344,7 @@ def test_a_drain_is_remembered_by_the_next_gang() -> None:
     """Asked to drain, the gang was lost before it had done so."""
     source, sink = GatedSource(events(400, step_ms=30), rows_per_poll=5, allowed=200), MemorySink()
     world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
-    world.until(lambda: source.given == 200 and world.leader.checkpoints())
+    world.until(lambda: source.emitted == 200 and world.leader.checkpoints())
     world.passes = lambda way, node, message: way == "up" or message.WhichOneof("body") != "signal"
     world.leader.stop(drain=True)
     world.until(lambda: world.leader.status == "STOPPING")
@@ -367,7 +367,7 @@ def test_a_stop_while_the_gang_is_starting_again(jobs: Jobs) -> None:
 def test_a_second_driver_takes_over_and_the_first_says_so(jobs: Jobs) -> None:
     source, sink = GatedSource(events(4_000), splits=4, allowed=500), MemorySink()
     first = jobs.start(windowed(source, sink), 2)
-    until(lambda: source.given == 500)
+    until(lambda: source.emitted == 500)
     first.checkpoint()
     second = jobs.start(windowed(source, sink), 2, contend="takeover")
     until(lambda: second.status == "RUNNING")
@@ -428,7 +428,7 @@ def test_switched_off_nothing_of_checkpointing_exists(jobs: Jobs) -> None:
     """No barrier, no upload, no store: sinks publish once, at the end (I12)."""
     source, sink = GatedSource(events(), allowed=1_000), MemorySink()
     job = jobs.start(windowed(source, sink), 2, interval=None)
-    until(lambda: source.given == 1_000)
+    until(lambda: source.emitted == 1_000)
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if "upload" in name or "hint" in name or "garbage" in name]
     assert job.checkpoints() == [] and not Path(jobs.store).exists()

@@ -1,4 +1,4 @@
-"""A driver that another one has replaced says by whom and since when, and changes nothing. A store that gives no answer is not
+"""A driver that another one has replaced says by whom and since when, and changes nothing. A store that does not answer is not
 another driver."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from runtime_jobs import GatedSource, MemorySink, events, rows_of
 from runtime_world import World
 
 import tidegate as tg
+from tidegate.core.checkpoint.effects import Replaced, StoreSilent, Unpublishable
 from tidegate.core.checkpoint.mode import Mode
-from tidegate.core.checkpoint.orders import Replaced, StoreSilent, Unpublishable
 from tidegate.core.log.view import Takeover
 from tidegate.errors import RetryableError
 from tidegate.runtime.logstore import objects_fault
@@ -53,7 +53,7 @@ def begun() -> tuple[World, Any, GatedSource, MemorySink]:
     source, sink = GatedSource(events(3_000, keys=3_000), rows_per_poll=50, allowed=1_200), MemorySink()
     store = Watched(open_store("memory://"))
     world = World(job(source, sink), 2, store=store, retain=2)
-    world.until(lambda: world.leader._committed >= 3 and source.given == 1_200)
+    world.until(lambda: world.leader._committed >= 3 and source.emitted == 1_200)
     world.until(lambda: world.leader._machine.log.head is not None and world.leader._machine.log.head.objects)
     return world, store, source, sink
 
@@ -62,7 +62,7 @@ def challenged(first: World, store: Any, source: GatedSource, sink: MemorySink) 
     """A second driver commits far beyond what is retained; the first stands still meanwhile."""
     second = World(job(source, sink), 2, store=store._store, retain=2, seed=1)
     source.allow(800)
-    second.until(lambda: second.leader._committed >= 8 and source.given == 2_000)
+    second.until(lambda: second.leader._committed >= 8 and source.emitted == 2_000)
     head = first.leader._machine.log.head
     assert head is not None and objects_fault(store, head) is not None, "what the first would start from was collected"
     store.changes.clear()
@@ -117,7 +117,7 @@ def test_a_store_that_cannot_be_listed_when_the_gang_is_lost_is_named_too() -> N
     world.kill_node(0)
     while world.step():
         pass
-    assert "the store gave no answer for 600 s" in str(world.leader.error)
+    assert "the store did not answer for 600 s" in str(world.leader.error)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_store_that_cannot_be_listed_when_the_gang_is_lost_is_named_too() -> N
         (Replaced(BY, 9), "process 7 on there leads since 2023-11-14 22:13:20 UTC leader=abc term=9"),
         (Replaced(Takeover(slot=9, term=9, write_id="x", leader="abc"), 9), "on an unknown host leads since an unknown time"),
         (Replaced(None, 9, "its checksum differs"), "another driver has taken over slot=9: its checksum differs; this driver"),
-        (StoreSilent(61_000, "503"), "no answer for 61 s, so nobody knows what the log holds: check the store"),
+        (StoreSilent(61_000, "503"), "did not answer for 61 s, so nobody knows what the log holds: check the store"),
         (Unpublishable(20, "no space"), "could not be made visible in 20 tries: fix the sink and start the job again"),
     ],
 )

@@ -71,12 +71,12 @@ def test_a_poison_row_is_final_at_the_second_time_although_checkpoints_come_betw
         return batch
 
     job = jobs.start(tg.Pipeline("w", tg.from_source(source).map_batches(check).write(sink)), 1, restarts=POLICY)
-    until(lambda: source.given == 1_000)
+    until(lambda: source.emitted == 1_000)
     job.checkpoint()
     source.allow(520)
     until(lambda: job.metrics()["restarts"] == 1 and job.status == "RUNNING")
     source.allow(200)
-    until(lambda: source.given == 1_720)
+    until(lambda: source.emitted == 1_720)
     job.checkpoint()
     source.allow()
     text = failure(job)
@@ -107,7 +107,7 @@ def test_a_restart_names_the_node_that_died_and_its_gang(victim: int, seed: int)
     source, sink = GatedSource(events(2_000), rows_per_poll=10, allowed=600), MemorySink()
     keyed = tg.from_source(source).key_by("key").window(tg.tumbling("1s")).aggregate(n=tg.count())
     world = World(tg.Pipeline("w", keyed.write(sink)), 3, seed=seed)
-    world.until(lambda: source.given == 600)
+    world.until(lambda: source.emitted == 600)
     number = world.leader.metrics()["gang"]
     world.kill_node(victim)
     world.until(lambda: world.gangs == 2)
@@ -120,7 +120,7 @@ def test_the_coordinator_hears_of_a_lost_gang_before_the_wait_is_over() -> None:
     source = GatedSource(events(2_000), rows_per_poll=10, allowed=300)
     world = World(tg.Pipeline("w", tg.from_source(source).write(MemorySink())), 2, interval="1h")
     world.leader._gangs.restarts = Restarts(SLOW)
-    world.until(lambda: source.given == 300)
+    world.until(lambda: source.emitted == 300)
     world.passes = lambda way, node, message: way == "down" or message.WhichOneof("body") != "prepared"
     waiting = world.leader.request_checkpoint()
     world.until(lambda: world.leader._machine.attempt is not None)
@@ -140,7 +140,7 @@ def test_a_stop_during_the_wait_for_the_next_gang_ends_the_job_at_once() -> None
     source = GatedSource(events(2_000), rows_per_poll=10, allowed=300)
     world = World(tg.Pipeline("w", tg.from_source(source).write(MemorySink())), 2)
     world.leader._gangs.restarts = Restarts(RestartPolicy(first_wait_ms=600_000, longest_wait_ms=600_000))
-    world.until(lambda: source.given == 300)
+    world.until(lambda: source.emitted == 300)
     world.kill_node(0)
     world.until(lambda: world.leader.status == "RESTARTING")
     lost_ms = world.clock.at_ms
@@ -194,28 +194,28 @@ def test_counts_survive_a_recovery() -> None:
     """rows_in and rows_out count each row once, rows_read each time that it was read."""
     source, sink = GatedSource(events(2_000), rows_per_poll=10, allowed=600), MemorySink()
     world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2, interval="1h")
-    world.until(lambda: source.given == 600)
+    world.until(lambda: source.emitted == 600)
     asked = world.leader.request_checkpoint()
     world.until(asked.done)
     source.allow(400)
-    world.until(lambda: source.given == 1_000)
+    world.until(lambda: source.emitted == 1_000)
     for node in (0, 1):
         world.kill_node(node)
         world.until(lambda node=node: world.gangs == node + 2 and world.leader.status == "RUNNING")  # type: ignore[misc]
         source.allow(200)
-        world.until(lambda: source.given % 200 == 0 and world.leader.metrics()["rows_in"] >= 600)
+        world.until(lambda: source.emitted % 200 == 0 and world.leader.metrics()["rows_in"] >= 600)
     source.allow()
     world.finish()
     counted = world.leader.metrics()
     assert counted["rows_in"] == counted["rows_out"] == 2_000 == len(sink.rows())
     assert counted["rows_read"] >= 2_000 and counted["restarts"] == 2
-    assert counted["rows_read"] <= source.given
+    assert counted["rows_read"] <= source.emitted
 
 
 def test_without_checkpoints_counts_start_over_with_the_rows() -> None:
     source, sink = GatedSource(events(1_000), rows_per_poll=10, allowed=400), MemorySink()
     world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2, interval=None)
-    world.until(lambda: source.given == 400)
+    world.until(lambda: source.emitted == 400)
     world.until(lambda: world.leader.metrics()["rows_read"] > 0)
     world.kill_node(0)
     world.until(lambda: world.gangs == 2)

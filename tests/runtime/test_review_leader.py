@@ -81,7 +81,7 @@ def test_a_cancel_that_comes_with_or_after_the_end_is_answered() -> None:
 def test_a_drain_asked_for_between_two_gangs_drains_the_next() -> None:
     """Else the job would end without the rows that were read and not yet committed."""
     world, source, _ = world_of(interval="1h")
-    world.until(lambda: source.given == 300)
+    world.until(lambda: source.emitted == 300)
     world.kill_node(0)
     world.until(lambda: world.leader.status == "RESTARTING" and world.leader._gang is None)
     source.allow()
@@ -90,7 +90,7 @@ def test_a_drain_asked_for_between_two_gangs_drains_the_next() -> None:
     assert world.leader.status == "FINISHED"
 
 
-def test_a_gang_that_is_lost_behind_the_final_checkpoint_does_not_fail_the_job() -> None:
+def test_a_gang_that_is_lost_after_the_final_checkpoint_does_not_fail_the_job() -> None:
     """Nothing is left to do for it, so it does not matter that no more restarts are allowed."""
     world, source, sink = world_of(None)
     world.leader._gangs.restarts = Restarts(RestartPolicy(limit=0, user_error_limit=0))
@@ -114,7 +114,7 @@ def test_what_cannot_be_swept_is_left_and_the_gang_starts() -> None:
         raise RetryableError("the directory can't be listed")
 
     sink.sweep = sweep  # type: ignore[attr-defined]
-    world.until(lambda: source.given == 300)
+    world.until(lambda: source.emitted == 300)
     world.kill_node(0)
     source.allow()
     world.finish()
@@ -130,7 +130,7 @@ def test_garbage_is_collected_one_round_at_a_time() -> None:
     assert len(garbage.waiting) == 1  # type: ignore[attr-defined]
 
 
-def test_the_leader_does_not_keep_the_whole_log_in_memory() -> None:
+def test_the_leader_does_not_keep_the_complete_log_in_memory() -> None:
     world, _, _ = world_of(600, retain=2)
     world.until(lambda: world.leader._committed >= 6)
     world.kill_leader()
@@ -191,12 +191,12 @@ def test_garbage_and_hints_that_fail_do_not_fail_the_job(verb: str, error: Excep
     real = getattr(store, verb)
     failures: list[str] = []
 
-    def fails(place: Any, *rest: Any) -> Any:
-        if verb == "put" and not str(place).endswith("_latest"):
-            return real(place, *rest)
-        if "/log" in str(place):
-            return real(place, *rest)
-        failures.append(str(place))
+    def fails(path: Any, *rest: Any) -> Any:
+        if verb == "put" and not str(path).endswith("_latest"):
+            return real(path, *rest)
+        if "/log" in str(path):
+            return real(path, *rest)
+        failures.append(str(path))
         raise error
 
     setattr(store, verb, fails)
@@ -271,7 +271,7 @@ def test_a_node_that_joins_a_gang_that_is_already_over_is_sent_home() -> None:
     assert first.heard == late.heard == ["stop"] and gang.node_of(late) is None
 
 
-def test_the_story_of_a_start_does_not_spell_out_the_whole_log() -> None:
+def test_the_story_of_a_start_does_not_spell_out_the_complete_log() -> None:
     """The text of every manifest that ever was may be larger than memory."""
     world, _, _ = world_of(600)
     world.until(lambda: world.leader._committed >= 3)

@@ -36,7 +36,7 @@ def test_a_reader_that_cannot_be_closed_leaves_nothing_else_behind(jobs: Jobs) -
     source, sink = Stubborn(events(600), allowed=300), MemorySink()
     stream = tg.from_source(source).key_by("key").aggregate(n=tg.count())
     job = jobs.start(tg.Pipeline("w", stream.write(sink)), 2)
-    until(lambda: source.given == 300)
+    until(lambda: source.emitted == 300)
     job.stop()
     assert left_over(before) == []
     assert len(process.net_connections()) <= sockets

@@ -24,7 +24,7 @@ from runtime_world import World
 import tidegate as tg
 from tidegate.errors import InvalidUseError, RetryableError
 from tidegate.runtime.leader import Leader
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 
@@ -160,7 +160,7 @@ def test_a_savepoint_is_there_when_the_sinks_show_what_it_counts_as_done(jobs: J
     source, sink = GatedSource(events(2_000), rows_per_poll=20, allowed=300), MemorySink()
     pipeline = tg.Pipeline("w", tg.from_source(source).write(sink))
     job = jobs.start(pipeline, 2)
-    until(lambda: source.given == 300)
+    until(lambda: source.emitted == 300)
     asked = threading.Event()
 
     def refuse(epoch: int) -> None:
@@ -194,6 +194,6 @@ def test_what_is_secret_in_the_address_of_a_savepoint_is_kept_nowhere(jobs: Jobs
         job.savepoint(url)
     with pytest.raises(InvalidUseError, match="no savepoint") as missing:
         jobs.start(tg.Pipeline("v", tg.from_source(source).write(sink)), 1, savepoint=url.replace("review", "no"))
-    with pytest.raises(InvalidUseError, match="different places") as differing:
-        tg.CheckpointConfig(interval="1s", data_dir="/tmp/x").place("s3://b/x?secret_access_key=hush")
+    with pytest.raises(InvalidUseError, match="different stores") as differing:
+        tg.CheckpointConfig(interval="1s", data_dir="/tmp/x").store_url("s3://b/x?secret_access_key=hush")
     assert "hush" not in f"{again.value} {missing.value} {differing.value}"

@@ -89,7 +89,7 @@ def test_a_savepoint_that_does_not_fit_the_plan_is_refused(saved: tuple[Path, Pa
         start(counted(tmp_path / "out", size="2s"), tmp_path / "store", 1, saved[1])
 
 
-def test_a_place_without_a_savepoint_is_refused(tmp_path: Path) -> None:
+def test_a_path_without_a_savepoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidUseError, match="no savepoint"):
         start(counted(tmp_path / "out"), tmp_path / "store", 1, tmp_path / "nothing")
 
@@ -109,17 +109,17 @@ def test_one_flipped_bit_anywhere_in_a_savepoints_manifest_is_noticed(saved: tup
     manifest = copy / "savepoint.json"
     data = bytearray(manifest.read_bytes())
     shape = plan_shape(counted(tmp_path / "out").physical(1), 1)
-    for place in range(0, len(data), 1 + len(data) // 400):
-        data[place] ^= 1 << place % 8
+    for index in range(0, len(data), 1 + len(data) // 400):
+        data[index] ^= 1 << index % 8
         manifest.write_bytes(data)
         with pytest.raises(CorruptDataError, match=r"savepoint\.json"):
             read_savepoint(str(copy), shape)
-        data[place] ^= 1 << place % 8
+        data[index] ^= 1 << index % 8
     manifest.write_bytes(data)
     assert read_savepoint(str(copy), shape).manifest.is_savepoint
 
 
-def test_a_place_is_used_for_one_savepoint_only(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
+def test_a_path_is_used_for_one_savepoint_only(saved: tuple[Path, Path, int], tmp_path: Path) -> None:
     job = start(counted(tmp_path / "out"), tmp_path / "store", 1)
     job.checkpoint()
     with pytest.raises(InvalidUseError, match="already"):

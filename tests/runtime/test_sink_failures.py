@@ -34,11 +34,11 @@ def test_rows_of_a_failed_write_are_written_again(jobs: Jobs, interval: str | No
     assert job.metrics()["restarts"] == 1
 
 
-def test_a_checkpoint_behind_a_failed_write_is_never_committed(jobs: Jobs) -> None:
-    """The write fails while the barrier is already behind it: the cut must not count rows that are nowhere."""
+def test_a_checkpoint_after_a_failed_write_is_never_committed(jobs: Jobs) -> None:
+    """The write fails while the barrier has already passed it: the cut must not count rows that are nowhere."""
     source, sink = GatedSource(events(), allowed=1_000), MemorySink()
     job = jobs.start(pipeline(source, sink), 1)
-    until(lambda: source.given == 1_000)
+    until(lambda: source.emitted == 1_000)
     sink.on_write = once(RetryableError("disk full"))
     source.allow()
     job.await_termination(20)

@@ -35,8 +35,8 @@ from tidegate.core.log.paths import JobPaths
 from tidegate.errors import FencedError, InvalidUseError
 from tidegate.plan.capabilities import OnFailure
 from tidegate.runtime.failure import caused
+from tidegate.runtime.jobs import check_directories, starting
 from tidegate.runtime.local import ThreadGang
-from tidegate.runtime.running import check_places, starting
 from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.store.open import open_store
 
@@ -72,14 +72,14 @@ def everything(path: Path) -> list[tuple[str, bytes]]:
     return [(str(each.relative_to(path)), each.read_bytes() if each.is_file() else b"") for each in found]
 
 
-def copied_to(place: str | Path, jobs: Jobs) -> None:
+def copied_to(url: str | Path, jobs: Jobs) -> None:
     """Copy the store of a job that runs: what vanishes meanwhile makes it begin again."""
 
     def copied() -> bool:
         try:
-            shutil.copytree(jobs.store, place)
+            shutil.copytree(jobs.store, url)
         except shutil.Error:
-            shutil.rmtree(place)
+            shutil.rmtree(url)
             return False
         return True
 
@@ -95,11 +95,11 @@ def test_while_a_run_writes_a_directory_a_run_of_another_log_is_refused(
     tmp_path: Path, stores: tuple[str | None, str | None], overwrite: bool
 ) -> None:
     source, out = GatedSource(TABLE, allowed=0), tmp_path / "out"
-    places = [None if store is None else tmp_path / store for store in stores]
-    first = begun(pipeline(source, out), places[0])
+    urls = [None if store is None else tmp_path / store for store in stores]
+    first = begun(pipeline(source, out), urls[0])
     before = everything(tmp_path)
     with pytest.raises(InvalidUseError, match=rf"job 'bids' is running .*host=.* pid={os.getpid()} since=20"):
-        begun(pipeline(GatedSource(TABLE), out), places[1], overwrite=overwrite)
+        begun(pipeline(GatedSource(TABLE), out), urls[1], overwrite=overwrite)
     assert everything(tmp_path) == before, "a refused start leaves nothing behind"
     source.allow()
     assert first.await_termination(20) and found_counts(out) == expected_counts(TABLE)
@@ -117,7 +117,7 @@ def test_after_its_end_the_rules_for_rows_that_are_there_apply(tmp_path: Path) -
 def test_a_start_of_another_store_needs_overwrite_while_rows_may_be_on_their_way(tmp_path: Path) -> None:
     source, out = GatedSource(TABLE, allowed=600), tmp_path / "out"
     first = begun(pipeline(source, out), tmp_path / "one")
-    until(lambda: source.given == 600)
+    until(lambda: source.emitted == 600)
     first.checkpoint()
     first.stop()
     for file in out.glob("*.parquet"):
@@ -156,16 +156,16 @@ def test_a_run_that_lost_its_sinks_publishes_nothing_more_and_says_to_whom(jobs:
     """The first is deposed by a leader of the same log, whose number it has not heard of yet: it finds out at its sink."""
     first = GatedSource(TABLE, allowed=600)
     one = jobs.start(pipeline(first, tmp_path / "out"), 1)
-    until(lambda: first.given == 600)
+    until(lambda: first.emitted == 600)
     one.checkpoint()
     copied_to(tmp_path / "copy", jobs)
     second = GatedSource(TABLE)
     two = begun(pipeline(second, tmp_path / "out"), tmp_path / "copy")
     first.allow(300)
-    until(lambda: first.given == 900)
+    until(lambda: first.emitted == 900)
     with suppress(InvalidUseError):  # it may have found out already, if its first epoch was shown late
         one.checkpoint()  # in its own log, and no further
-    assert "another run has taken this place over" in failure(one) and f"pid={os.getpid()}" in failure(one)
+    assert "another run has taken this sink over" in failure(one) and f"pid={os.getpid()}" in failure(one)
     assert two.await_termination(20) and found_counts(tmp_path / "out") == expected_counts(TABLE)
 
 
@@ -177,18 +177,18 @@ def ran_on(jobs: Jobs, make: Callable[[Any], tg.Pipeline], damage: str) -> None:
     source = GatedSource(TABLE, allowed=300)
     job = jobs.start(make(source), 1)
     for rows in (300, 600):
-        until(lambda rows=rows: source.given == rows)
+        until(lambda rows=rows: source.emitted == rows)
         job.checkpoint()
         source.allow(300)
-    until(lambda: source.given == 900)
+    until(lambda: source.emitted == 900)
     copied_to(f"{jobs.store}-copy", jobs)
     copied = len(jobs.log("bids"))
     job.checkpoint()
     job.stop()
     job = jobs.start(make(source), 1)  # the lost part has a takeover and a gang of its own: their numbers come again
     for rows in (1_200, 1_500):
-        source.allow(rows - source.given)
-        until(lambda rows=rows: source.given >= rows)
+        source.allow(rows - source.emitted)
+        until(lambda rows=rows: source.emitted >= rows)
         job.checkpoint()
     job.stop()
     if damage == "copy":
@@ -214,11 +214,11 @@ def test_rows_newer_than_a_rolled_back_log_are_hidden_and_computed_again(
     job = jobs.finish(make(GatedSource(TABLE)), 1)
     assert found_counts(tmp_path / "out") == expected_counts(TABLE)
     (note,) = job.notes
-    assert "the sinks are ahead of the log" in note and note in caplog.text
+    assert "the sinks are newer than the log" in note and note in caplog.text
     assert list((tmp_path / "out" / "_hidden").iterdir()), "what was hidden is kept"
     again = jobs.finish(make(GatedSource(TABLE)), 1)
     assert found_counts(tmp_path / "out") == expected_counts(TABLE)
-    assert not any("ahead" in each for each in again.notes)
+    assert not any("newer than the log" in each for each in again.notes)
 
 
 @pytest.mark.parametrize("damage", ["copy", "lost"])
@@ -251,7 +251,7 @@ def test_a_copy_from_which_the_sinks_have_parted_is_refused(jobs: Jobs, tmp_path
 
     source = GatedSource(TABLE, allowed=300)
     job = jobs.start(make(source), 1)
-    until(lambda: source.given == 300)
+    until(lambda: source.emitted == 300)
     job.checkpoint()
     copied_to(tmp_path / "older", jobs)
     job.checkpoint()
@@ -274,10 +274,10 @@ def test_rows_that_a_lost_restore_has_hidden_are_not_missed_in_silence(jobs: Job
 
     source = GatedSource(TABLE, allowed=300)
     job = jobs.start(make(source), 1)
-    until(lambda: source.given == 300)
+    until(lambda: source.emitted == 300)
     older = job.checkpoint()
     source.allow(300)
-    until(lambda: source.given == 600)
+    until(lambda: source.emitted == 600)
     job.checkpoint()
     job.stop()
     copied = len(jobs.log("bids"))
@@ -301,13 +301,13 @@ class Feeder:
     def __init__(self, streaming: bool) -> None:
         self.streaming = streaming
 
-    def fill(self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
-        return list(write_chunks(open_store(place), spool, 0, 0, TABLE.to_batches(), schema, event_time))
+    def fill(self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
+        return list(write_chunks(open_store(url), spool, 0, 0, TABLE.to_batches(), schema, event_time))
 
     def feed(
-        self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
+        self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
     ) -> Callable[[], None]:
-        store = open_store(place)
+        store = open_store(url)
         appender = BatchAppender(store, spool)
         for number in filter(appender.wants, range(4)):
             part = TABLE.slice(number * 500, 500).combine_chunks().to_batches()
@@ -370,7 +370,7 @@ def test_sinks_are_emptied_only_when_the_log_says_that_the_job_starts_anew(jobs:
     """A start that ends between its takeover and that entry leaves a job that goes on with all of its rows."""
     source, out = GatedSource(TABLE, allowed=900), tmp_path / "out"
     job = jobs.start(pipeline(source, out), 1)
-    until(lambda: source.given == 900)
+    until(lambda: source.emitted == 900)
     job.checkpoint()
     job.stop()
     shown = found_counts(out)
@@ -400,7 +400,7 @@ def test_a_refused_start_leaves_no_directory_behind(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
-# -- places ------------------------------------------------------------------------------------------------------------
+# -- directories ------------------------------------------------------------------------------------------------------------
 
 
 def test_outputs_inside_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +412,7 @@ def test_outputs_inside_each_other_are_refused(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(InvalidUseError, match="inside the directory of another"):
             begun(tg.Pipeline("bids", rows.write_parquet(outer), rows.write_parquet(inner)), None)
     assert everything(tmp_path) == [("link", b""), ("o", b"")]
-    check_places(tg.Pipeline("bids", rows.write_parquet("o"), rows.write_parquet("o-hot")).physical(1))
+    check_directories(tg.Pipeline("bids", rows.write_parquet("o"), rows.write_parquet("o-hot")).physical(1))
 
 
 def test_an_output_inside_a_directory_that_is_read_is_refused(tmp_path: Path) -> None:
@@ -423,10 +423,10 @@ def test_an_output_inside_a_directory_that_is_read_is_refused(tmp_path: Path) ->
         rows = tg.read_parquet(data, event_time="ts", continuous=continuous)
         for inner in (data, data / "out"):
             with pytest.raises(InvalidUseError, match="inside a directory that the job reads"):
-                check_places(tg.Pipeline("bids", rows.write_parquet(inner)).physical(1))
-        check_places(tg.Pipeline("bids", rows.write_parquet(data / "_out")).physical(1))
+                check_directories(tg.Pipeline("bids", rows.write_parquet(inner)).physical(1))
+        check_directories(tg.Pipeline("bids", rows.write_parquet(data / "_out")).physical(1))
     single = tg.read_parquet(data / "a.parquet", event_time="ts")
-    check_places(tg.Pipeline("bids", single.write_parquet(data / "out")).physical(1))
+    check_directories(tg.Pipeline("bids", single.write_parquet(data / "out")).physical(1))
 
 
 class _Leader:

@@ -1,4 +1,4 @@
-"""A source that is ahead of the slowest waits for it, as long as the slowest moves and only windows are fed."""
+"""A source that is later in event time waits for the slowest, as long as the slowest moves and only windows are fed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tidegate.runtime import skew
 from tidegate.runtime import task as tasks
 from tidegate.runtime.assemble import assemble
 from tidegate.runtime.setup import NodeSetup
-from tidegate.runtime.skew import AHEAD_MS, STALLED_MS, InputSkew, SkewLimit
-from tidegate.runtime.threads import Inline
+from tidegate.runtime.skew import SKEW_MAX_MS, STALLED_MS, InputSkew, SkewLimit
+from tidegate.runtime.threads import InlineThreads
 
 MINE, OTHER = 0, 1
 STEP_MS = 20
-AT_MOST = (AHEAD_MS + STALLED_MS) // STEP_MS + 2
+AT_MOST = (SKEW_MAX_MS + STALLED_MS) // STEP_MS + 2
 
 
 class FanIn:
@@ -57,7 +57,7 @@ def test_sources_side_by_side_do_not_wait() -> None:
 def test_the_faster_waits_until_the_slower_has_come_near() -> None:
     fan_in = FanIn()
     waits = [fan_in.step(10 * n, n) for n in range(AT_MOST)]
-    assert waits[-1], "too long ahead"
+    assert waits[-1], "too much skew"
     near = 10 * AT_MOST - 30
     assert [fan_in.step(0, near + n) for n in range(3)] == [False] * 3
 
@@ -94,50 +94,50 @@ def test_a_long_lead_is_remembered_in_little_memory() -> None:
     fan_in.step(1, 1)
     for n in range(2, 5_000):
         fan_in.step(n, None)
-    assert fan_in.step(5_000, 2), "it moves, and is far behind"
+    assert fan_in.step(5_000, 2), "it moves, and is far earlier"
     assert len(fan_in.lead._seen) < 100
 
 
 def test_a_source_waits_only_when_every_stage_that_it_feeds_has_enough() -> None:
-    ahead, beside = FanIn(), FanIn()
-    both = SkewLimit((ahead.lead, beside.lead))
+    fast, even = FanIn(), FanIn()
+    both = SkewLimit((fast.lead, even.lead))
     for n in range(AT_MOST):
-        ahead.step(10 * n, n)
-        beside.step(n, n)
-    assert not both.must_wait(ahead.now_ms)
-    assert SkewLimit((ahead.lead,)).must_wait(ahead.now_ms)
-    assert not SkewLimit().must_wait(ahead.now_ms)
+        fast.step(10 * n, n)
+        even.step(n, n)
+    assert not both.must_wait(fast.now_ms)
+    assert SkewLimit((fast.lead,)).must_wait(fast.now_ms)
+    assert not SkewLimit().must_wait(fast.now_ms)
 
 
 # -- in a job -------------------------------------------------------------------------------------------------------
 
 
-def leads_of(*outputs: Any) -> int:
+def skews_of(*outputs: Any) -> int:
     """How many stages the source of this pipeline looks at, on the first of two nodes."""
     plan = tg.Pipeline("paced", *outputs).physical(2)
     sources: list[Any] = [stage.operators[0] for stage in plan.stages if not stage.inputs]
     splits = {source.name: source.source.splits() for source in sources}
     setup = NodeSetup(plan=plan, node=0, gang=1, parallelism=2, splits=splits, checkpoints=None)
     nobody: Any = None  # nothing is frozen here
-    assembly = assemble(setup, nobody, Inline(), lambda action: None, lambda: 0)
-    return sum(len(task.pace._leads) for task in assembly.tasks)
+    assembly = assemble(setup, nobody, InlineThreads(), lambda action: None, lambda: 0)
+    return sum(len(task.pace._skews) for task in assembly.tasks)
 
 
 def test_only_windows_hold_a_source_back() -> None:
     stream = tg.from_source(GatedSource(events(10)))
     windows = counts(stream).write(MemorySink())
-    assert leads_of(windows) == 1
-    assert leads_of(stream.key_by("key").aggregate(n=tg.count()).write(MemorySink())) == 0
-    assert leads_of(windows, stream.write(MemorySink("rows"))) == 0
+    assert skews_of(windows) == 1
+    assert skews_of(stream.key_by("key").aggregate(n=tg.count()).write(MemorySink())) == 0
+    assert skews_of(windows, stream.write(MemorySink("rows"))) == 0
 
 
 class Uneven(GatedSource):
-    """Every second split, which is all of the second node, is read slowly. Knows by how much the first was ahead."""
+    """Every second split, which is all of the second node, is read slowly. Knows the largest skew."""
 
     def __init__(self, table: pa.Table, splits: int) -> None:
         super().__init__(table, splits=splits)
         self.rows = {0: 0, 1: 0}
-        self.most_ahead = 0
+        self.skew_max = 0
         self._each = table.num_rows // splits
         self._counting = threading.Lock()
 
@@ -162,7 +162,7 @@ class _Counted:
         with source._counting:
             source.rows[self._node] += polled.rows
             if source.rows[1] < source.table.num_rows // 2:
-                source.most_ahead = max(source.most_ahead, source.rows[0] - source.rows[1])
+                source.skew_max = max(source.skew_max, source.rows[0] - source.rows[1])
         return polled
 
     def close(self) -> None:
@@ -170,11 +170,11 @@ class _Counted:
 
 
 def test_a_slow_node_keeps_the_others_near(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skew, "AHEAD_MS", 20)
+    monkeypatch.setattr(skew, "SKEW_MAX_MS", 20)
     monkeypatch.setattr(tasks, "WATERMARK_INTERVAL_MS", 5)
     table = events(20_000)
     source, sink = Uneven(table, splits=200), MemorySink()
     jobs.finish(tg.Pipeline("uneven", counts(tg.from_source(source)).write(sink)), 2)
     assert found_counts(sink) == expected_counts(table)
     # On its own the first node reads its 10,000 rows while the second reads 2,000.
-    assert source.most_ahead < 5_000
+    assert source.skew_max < 5_000

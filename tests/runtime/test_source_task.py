@@ -1,4 +1,4 @@
-"""A source's task at a cut: its time goes ahead of the barrier, so that what it closes is not stored."""
+"""A source's task at a cut: its time goes before the barrier, so that what it closes is not stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = pa.schema([("ts", pa.int64())])
 
 
 class Reader:
-    """Gives one row a poll; its time is the row's number."""
+    """Returns one row a poll; its time is the row's number."""
 
     def __init__(self) -> None:
         self.rows_read = 0
@@ -124,7 +124,7 @@ def world() -> World:
     return world
 
 
-def test_time_goes_ahead_of_the_barrier_though_it_is_not_due(world: World) -> None:
+def test_time_goes_before_the_barrier_though_it_is_not_due(world: World) -> None:
     assert world.checkpoint(1) == [3, "barrier"]
     assert world.snapshots.frozen[0]["read"].meta == {"rows": 3}
 

@@ -1,4 +1,4 @@
-"""A task at a cut: its rows in hand go ahead of the barrier, windows that are being given go on behind it."""
+"""A task at a cut: its rows in hand go before the barrier, windows that are being emitted go on after it."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Snapshots:
 
     def __init__(self) -> None:
         self.frozen: dict[int, Mapping[str, Frozen]] = {}
-        self.whole: list[Any] = []
+        self.complete: list[Any] = []
 
     def fired(self, task: StageTask, barrier: CheckpointBarrier, frozen: Mapping[str, Frozen], _: object) -> None:
         self.frozen[barrier.checkpoint_id] = frozen
 
     def completed(self, task: StageTask, effect: Any) -> None:
-        self.whole.append(effect)
+        self.complete.append(effect)
 
     def failed(self, task: StageTask, effect: Any) -> None:
         raise AssertionError(effect)
@@ -126,8 +126,8 @@ def keys_of(messages: list[StreamMessage[pa.RecordBatch]]) -> list[int]:
     return [key for m in messages if isinstance(m, Event) for key in m.payload.column("key").to_pylist()]
 
 
-def giving() -> tuple[StageTask, Snapshots]:
-    """A window is being given, and there is no room for more."""
+def emitting() -> tuple[StageTask, Snapshots]:
+    """A window is being emitted, and there is no room for more."""
     task, snapshots = make()
     receive(task, rows(0), inputs=(0,))
     receive(task, Watermark(10))
@@ -136,57 +136,57 @@ def giving() -> tuple[StageTask, Snapshots]:
     return task, snapshots
 
 
-def test_a_cut_takes_one_step_of_a_window_and_the_rest_goes_behind_the_barrier() -> None:
-    task, snapshots = giving()
+def test_a_cut_takes_one_step_of_a_window_and_the_rest_goes_after_the_barrier() -> None:
+    task, snapshots = emitting()
     receive(task, Barrier(U1), inputs=(0,))
-    ahead = keys_of(queued(task)[1:])
-    assert queued(task)[0] == Barrier(U1) and 0 < len(ahead) < KEYS
+    before = keys_of(queued(task)[1:])
+    assert queued(task)[0] == Barrier(U1) and 0 < len(before) < KEYS
     assert snapshots.frozen[1]["agg"].meta["pending"]["emitted"] > 0  # type: ignore[index, call-overload]
     everything = sent(task)
     assert sorted(keys_of(everything)) == list(range(KEYS))
-    assert everything[-1] == Watermark(10), "time comes behind the last row"
-    (recorded,) = snapshots.whole or [None]
+    assert everything[-1] == Watermark(10), "time comes after the last row"
+    (recorded,) = snapshots.complete or [None]
     assert recorded is None, "the other input's barrier is still to come"
     receive(task, Barrier(U1), inputs=(1,))
-    assert keys_of(list(snapshots.whole[0].outputs[0])) == ahead
+    assert keys_of(list(snapshots.complete[0].outputs[0])) == before
 
 
-def test_what_is_given_behind_the_barrier_is_what_a_restored_task_gives_first() -> None:
-    task, snapshots = giving()
+def test_what_is_emitted_after_the_barrier_is_what_a_restored_task_emits_first() -> None:
+    task, snapshots = emitting()
     receive(task, Barrier(U1), inputs=(0,))
-    ahead = keys_of(queued(task)[1:])
+    before = keys_of(queued(task)[1:])
     other, _ = make()
     frozen = snapshots.frozen[1]["agg"]
     other.chain.named[0][1].restore([Restored(0, frozen.meta, frozen.runs)])
     other.resume()
     receive(other, Watermark(IDLE))
     out = sent(other)
-    assert sorted(ahead + keys_of(out)) == list(range(KEYS))
+    assert sorted(before + keys_of(out)) == list(range(KEYS))
     assert out[-1] == Watermark(IDLE) and all(isinstance(message, Event) for message in out[:-1])
 
 
-def test_a_cut_before_a_restored_task_has_done_anything_owes_the_same_again() -> None:
-    task, snapshots = giving()
+def test_a_cut_before_a_restored_task_has_done_anything_has_the_same_pending_output() -> None:
+    task, snapshots = emitting()
     receive(task, Barrier(U1), inputs=(0,))
-    ahead = keys_of(queued(task)[1:])
+    before = keys_of(queued(task)[1:])
     for _ in range(2):
         other, snapshots_of_other = make()
         frozen = snapshots.frozen[1]["agg"]
         other.chain.named[0][1].restore([Restored(0, frozen.meta, frozen.runs)])
         other.resume()
         receive(other, Barrier(U1), inputs=(0,))
-        ahead += keys_of(queued(other)[1:])
+        before += keys_of(queued(other)[1:])
         snapshots = snapshots_of_other
-    assert sorted(ahead + keys_of(sent(other))) == list(range(KEYS))
+    assert sorted(before + keys_of(sent(other))) == list(range(KEYS))
 
 
-def test_a_task_that_owes_nothing_has_nothing_to_resume() -> None:
+def test_a_task_without_pending_output_has_nothing_to_resume() -> None:
     task, _ = make()
     task.resume()
     assert not task.step()
 
 
-def test_work_that_waits_behind_a_window_makes_it_go_ahead_of_the_barrier_as_a_whole() -> None:
+def test_work_that_waits_after_a_window_makes_all_of_it_go_before_the_barrier() -> None:
     """It was taken from the inputs before the cut, and only the last of the work may stop."""
     task, _ = make()
     receive(task, rows(0), rows(10), inputs=(0,))
@@ -194,13 +194,13 @@ def test_work_that_waits_behind_a_window_makes_it_go_ahead_of_the_barrier_as_a_w
     task.perform([AdvanceWatermark(10), AdvanceWatermark(20)])
     assert len(keys_of(queued(task))) < KEYS
     receive(task, Barrier(U1), inputs=(0,))
-    ahead = queued(task)[1:]
-    assert Watermark(10) in ahead and Watermark(20) not in ahead
-    assert len(keys_of(ahead[: ahead.index(Watermark(10))])) == KEYS
+    before = queued(task)[1:]
+    assert Watermark(10) in before and Watermark(20) not in before
+    assert len(keys_of(before[: before.index(Watermark(10))])) == KEYS
     assert len(keys_of(sent(task))) == 2 * KEYS
 
 
-def test_rows_that_the_next_operator_buffers_go_ahead_of_the_barrier_and_time_does_not() -> None:
+def test_rows_that_the_next_operator_buffers_go_before_the_barrier_and_time_does_not() -> None:
     task, _ = make(again=True)
     receive(task, rows(0), inputs=(0,))
     receive(task, Watermark(10))
@@ -208,8 +208,8 @@ def test_rows_that_the_next_operator_buffers_go_ahead_of_the_barrier_and_time_do
         task.perform(task.protocol.poll())
     assert not queued(task), "the next operator has all of it"
     receive(task, Barrier(U1), inputs=(0,))
-    ahead = queued(task)[1:]
-    assert 0 < len(keys_of(ahead)) < KEYS and not [m for m in ahead if isinstance(m, Watermark)]
+    before = queued(task)[1:]
+    assert 0 < len(keys_of(before)) < KEYS and not [m for m in before if isinstance(m, Watermark)]
     assert sorted(keys_of(sent(task))) == list(range(KEYS))
 
 
@@ -228,10 +228,10 @@ def test_a_task_whose_inputs_have_ended_cuts_at_the_deadline_and_its_end_follows
     out = sent(task)
     assert out[-2:] == [Watermark((1 << 63) - 1), End()] and out.count(barrier) == 1
     assert sorted(keys_of(out)) == list(range(KEYS)) and task.ended
-    assert len(snapshots.whole) == 1 and not snapshots.whole[0].finished
+    assert len(snapshots.complete) == 1 and not snapshots.complete[0].finished
 
 
-def test_a_task_that_has_given_everything_but_its_end_puts_it_behind_the_barrier() -> None:
+def test_a_task_that_has_emitted_everything_but_its_end_puts_it_after_the_barrier() -> None:
     task, snapshots = make(aligned_only_outputs=[0])
     task.protocol.emit(0, rows(0))
     receive(task, End())

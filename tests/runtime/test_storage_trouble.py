@@ -159,7 +159,7 @@ def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(jobs: Jobs, 
     source, sink, broken = large_state(), MemorySink(), [True]
     job = jobs.start(pipeline(source, sink), 1)
     source.allow(10_000)
-    until(lambda: source.given == 10_000)
+    until(lambda: source.emitted == 10_000)
     job.checkpoint()
     real = Path.read_bytes
 

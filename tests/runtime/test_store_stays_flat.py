@@ -10,8 +10,8 @@ from tidegate.bench.growth import CONFIG, STATE_BYTES, Driver, Sample, grow, mai
 from tidegate.core.log.view import Takeover
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.soundness import verify
-from tidegate.store.base import Store
 from tidegate.store.durable import DurableFileStore
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 ENTRY_BYTES = 4 * 1024

@@ -1,4 +1,4 @@
-"""What a node or the leader reads back or is sent: damaged, it gives our error or a value, and never anything else."""
+"""What a node or the leader reads back or is sent: damaged, it ends in our error or a value, and never anything else."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ BATCH = pa.record_batch(
         "list": pa.array([[1], [], None]),
     }
 )
-RUN = encode_run(BATCH).whole
+RUN = encode_run(BATCH).joined
 FLIGHTS = {
-    how: encode_inflight([event_of(BATCH), Watermark(5), event_of(BATCH)], BATCH.schema, how).whole for how in (None, "lz4")
+    how: encode_inflight([event_of(BATCH), Watermark(5), event_of(BATCH)], BATCH.schema, how).joined for how in (None, "lz4")
 }
 
 
@@ -84,11 +84,11 @@ def with_bad_offset(data: bytes) -> bytes:
 
 def test_a_forged_offset_in_stored_state_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="path=p"):
-        read_run(with_bad_offset(encode_run(THREE).whole), "p")
+        read_run(with_bad_offset(encode_run(THREE).joined), "p")
 
 
 def test_a_forged_offset_in_stored_inflight_data_is_corrupt() -> None:
-    forged = with_bad_offset(encode_inflight([event_of(THREE)], THREE.schema, None).whole)
+    forged = with_bad_offset(encode_inflight([event_of(THREE)], THREE.schema, None).joined)
     with pytest.raises(InFlightDeserializationFailed):
         read_inflight(forged, THREE.schema, "p")
     with pytest.raises(InFlightDeserializationFailed):
@@ -96,7 +96,7 @@ def test_a_forged_offset_in_stored_inflight_data_is_corrupt() -> None:
 
 
 def test_a_forged_watermark_in_stored_inflight_data_is_corrupt() -> None:
-    whole = encode_inflight([Watermark(10**18)], THREE.schema, None).whole
+    whole = encode_inflight([Watermark(10**18)], THREE.schema, None).joined
     with pytest.raises(InFlightDeserializationFailed):
         read_inflight(whole.replace(str(10**18).encode(), b"9" * 19), THREE.schema, "p")
 
@@ -193,15 +193,15 @@ def endless() -> ContinuousReader:
 
 
 def place_of(reader: SourceReader | ContinuousReader) -> dict[str, Any]:
-    """The place after a few rows, as it comes back from a manifest."""
+    """The offsets after a few rows, as it comes back from a manifest."""
     reader.poll(3)
-    place: dict[str, Any] = json.loads(json.dumps(reader.freeze().meta))
-    return place
+    offsets: dict[str, Any] = json.loads(json.dumps(reader.freeze().meta))
+    return offsets
 
 
 @pytest.mark.parametrize("make", [bounded, endless])
 @given(data=st.data())
-def test_a_damaged_place_of_a_source_is_a_place_or_our_error(make: Any, data: st.DataObject) -> None:
+def test_damaged_offsets_of_a_source_are_offsets_or_our_error(make: Any, data: st.DataObject) -> None:
     wrong = data.draw(with_wrong_parts(place_of(make())))
     with suppress(TidegateError):
         make().restore([Restored(0, wrong)])

@@ -69,7 +69,7 @@ def test_a_network_thread_that_dies_is_the_jobs_cause_and_the_job_recovers(how: 
     source, sink = GatedSource(events(1_000), rows_per_poll=10, allowed=300), MemorySink()
     keyed = tg.from_source(source).key_by("key").window(tg.tumbling("1s")).aggregate(n=tg.count())
     world = World(tg.Pipeline("w", keyed.write(sink)), 2)
-    world.until(lambda: source.given == 300)
+    world.until(lambda: source.emitted == 300)
     node, death = world.lines[1].node, died_of(MemoryError("800000 bytes"))
     match how:
         case "a channel's reader":
@@ -179,9 +179,9 @@ class Query:
     def stop(self) -> None: ...
 
 
-def feed(query: Query, place: str, heard: list[str]) -> StreamFeed:
+def feed(query: Query, url: str, heard: list[str]) -> StreamFeed:
     columns = (pa.schema([]), None)
-    return StreamFeed(query, {"availableNow": True}, place, Spool("j/spool/s", 0), heard.append, columns)  # type: ignore[arg-type]
+    return StreamFeed(query, {"availableNow": True}, url, Spool("j/spool/s", 0), heard.append, columns)  # type: ignore[arg-type]
 
 
 def test_a_store_that_does_not_answer_at_the_end_of_a_query_is_waited_for(tmp_path: Any) -> None:
@@ -208,7 +208,7 @@ def test_a_feeder_that_dies_fails_the_job_within_a_second(tmp_path: Any, error: 
     heard: list[str] = []
     feeding = feed(Query(error if isinstance(error, Exits) else None), str(tmp_path), heard)
     if not isinstance(error, Exits):
-        feeding._appender._store.create = lambda *given: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
+        feeding._appender._store.create = lambda *_: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
     began = time.monotonic()
     feeding.start()
     until(lambda: heard, "the job's failure")
@@ -220,7 +220,7 @@ def test_rows_are_the_same_whatever_died() -> None:
     """A channel that dies in the middle of the data costs a restart and no row."""
     source, sink = GatedSource(events(1_000), rows_per_poll=10, allowed=500), MemorySink()
     world = World(tg.Pipeline("w", tg.from_source(source).write(sink)), 2)
-    world.until(lambda: source.given == 500)
+    world.until(lambda: source.emitted == 500)
     world.lines[0].node.broken(died_of(RuntimeError("can't start new thread")))
     world.until(lambda: world.gangs == 2)
     source.allow()

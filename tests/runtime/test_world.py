@@ -37,7 +37,7 @@ def one_stage() -> tuple[tg.Pipeline, list[MemorySink], Check]:
 
 
 def two_sinks() -> tuple[tg.Pipeline, list[MemorySink], Check]:
-    """Rows and counts of the same stream, behind a user's function."""
+    """Rows and counts of the same stream, after a user's function."""
     source, left, right = small(), MemorySink("left"), MemorySink("right")
     stream = tg.from_source(source).map_batches(lambda batch: batch)
 
@@ -78,7 +78,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def same_epochs(sinks: list[MemorySink], world: World) -> None:
-    """No sink shows an epoch that is not committed, or lacks one whose rows it was given."""
+    """No sink shows an epoch that is not committed, or lacks one whose rows it has."""
     head = LogStore(world.store, "w").view().head
     for sink in sinks:
         assert sink.epochs() <= set(range(1 + (head.epoch if head else 0)))

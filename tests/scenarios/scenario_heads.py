@@ -123,7 +123,7 @@ class Heads:
     def done(self, kind: str, number: str) -> None:
         self._answer(self.sequencer.done(_key(kind, int(number))))
 
-    @step(r"(C|checkpoint )(\d+) is given up")
+    @step(r"(C|checkpoint )(\d+) is aborted")
     def give_up(self, kind: str, number: str) -> None:
         self._answer(self.sequencer.abort(_key(kind, int(number))))
 
@@ -131,8 +131,8 @@ class Heads:
         match answer:
             case Emit(barrier):
                 self.trace.append(f"every source: emit {_barrier(barrier)}")
-            case Queued(ahead):
-                self.trace.append(f"it waits, {ahead} ahead")
+            case Queued(before):
+                self.trace.append(f"it waits, {before} before it")
             case _:
                 self.trace.append("nothing to emit")
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from play import step, words_of
 
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import (
     CheckpointManifest,
@@ -44,8 +45,8 @@ CONFIG = DistributedCheckpointConfig(
     put_retry_ms=200,
     publish_retry_ms=500,
 )
-SENDS = (orders.SendStarted, orders.SendInject, orders.SendFinalize, orders.SendPromote, orders.SendAbort,
-         orders.SendCommitted)  # fmt: skip
+SENDS = (do.SendStarted, do.SendInject, do.SendFinalize, do.SendPromote, do.SendAbort,
+         do.SendCommitted)  # fmt: skip
 
 
 # -- how things are written ----------------------------------------------------------------------------------
@@ -100,81 +101,81 @@ def show_entry(entry: LogEntry) -> str:
             return f"base, needs {list(held)}"
 
 
-def show_order(order: orders.Effect) -> str:
-    match order:
-        case orders.PutEntry(slot=slot, entry=entry):
+def show_effect(effect: do.CoordinatorEffect) -> str:
+    match effect:
+        case do.PutEntry(slot=slot, entry=entry):
             text = f"put slot {slot}: {show_entry(entry)}"
             if isinstance(entry, Commit):
                 oldest = entry.manifest.oldest_restorable
                 text += f", names {show_all(entry.manifest.committables)}, oldest restorable {oldest}"
             return text
-        case orders.ReadLog():
+        case do.ReadLog():
             return "read the log anew"
-        case orders.CheckLog(slot):
+        case do.CheckLog(slot):
             return f"list the log: is slot {slot} the last?"
-        case orders.WriteLatestHint(epoch):
+        case do.WriteLatestHint(epoch):
             return f"hint that epoch {epoch} is the latest"
-        case orders.TrimLog(below, keep):
+        case do.TrimLog(below, keep):
             return f"trim the log below slot {below}, keep {sorted(keep)}"
-        case orders.CollectGarbage(bound, keep):
+        case do.CollectGarbage(bound, keep):
             return f"collect below {show_id(bound)}, keep {show_paths(keep)}"
-        case orders.ResolveRestore(reason):
+        case do.ResolveRestore(reason):
             return f"decide what to start from ({reason})"
-        case orders.Hide(gang, entries, everything):
+        case do.Hide(gang, entries, everything):
             return f"hide for gang {gang}: {show_all(entries)}{' and all that is older' if everything else ''}"
-        case orders.Publish(epoch, gang, entries):
+        case do.Publish(epoch, gang, entries):
             return f"publish epoch {epoch} as gang {gang}: {show_all(entries)}"
-        case orders.StartGang(gang, manifest):
+        case do.StartGang(gang, manifest):
             return f"start gang {gang} from {show_epoch(None if manifest is None else manifest.epoch)}"
-        case orders.StopGang(gang, reason):
+        case do.StopGang(gang, reason):
             return f"stop gang {gang} ({reason})"
-        case orders.CheckpointCompleted(number, epoch, duration, _, requests):
+        case do.CheckpointCompleted(number, epoch, duration, _, requests):
             return f"completed {show_id(number)} as epoch {epoch} in {duration} ms for {list(requests)}"
-        case orders.CheckpointAborted(number, reason, requests, error):
+        case do.CheckpointAborted(number, reason, requests, error):
             return f"aborted {show_id(number)} for {list(requests)}: {type(error).__name__}: {reason}"
-        case orders.RequestRefused(request, reason):
+        case do.RequestRefused(request, reason):
             return f"refuse request {request}: {reason}"
-        case orders.SetTimer(at_ms):
+        case do.SetTimer(at_ms):
             return f"timer at {at_ms}"
-        case orders.StepDown(reason):
+        case do.StepDown(reason):
             return f"step down: {reason}"
-        case orders.JobFinished(manifest):
+        case do.JobFinished(manifest):
             return f"the job has finished with epoch {manifest.epoch}"
-        case orders.JobStopped():
+        case do.JobStopped():
             return "the job has stopped"
         case _:
-            return show_send(order)
+            return show_send(effect)
 
 
-def show_send(order: Any) -> str:
+def show_send(effect: Any) -> str:
     """A command, without the node that it goes to."""
-    match order:
-        case orders.SendStarted(started=started):
+    match effect:
+        case do.SendStarted(started=started):
             limit = started.alignment_timeout_ms
             mode = "aligned" if started.aligned else f"aligned for {limit} ms"
             parent = show_epoch(started.parent)
             text = f"started {show_id(started.checkpoint_id)} for epoch {started.epoch} on {parent}, {mode}"
-        case orders.SendInject(checkpoint_id=number, unaligned=unaligned):
+        case do.SendInject(checkpoint_id=number, unaligned=unaligned):
             text = f"inject {show_id(number)}{' unaligned' if unaligned else ''}"
-        case orders.SendFinalize(checkpoint_id=number):
+        case do.SendFinalize(checkpoint_id=number):
             text = f"report the last state for {show_id(number)}"
-        case orders.SendPromote(checkpoint_id=number):
+        case do.SendPromote(checkpoint_id=number):
             text = f"promote {show_id(number)}"
-        case orders.SendAbort(checkpoint_id=number, reason=reason):
+        case do.SendAbort(checkpoint_id=number, reason=reason):
             text = f"abort all up to {show_id(number)} ({reason})"
-        case orders.SendCommitted(epoch=epoch, checkpoint_id=number):
+        case do.SendCommitted(epoch=epoch, checkpoint_id=number):
             text = f"committed {show_id(number)} as epoch {epoch}"
         case _:
-            raise AssertionError(order)
-    stamp = order.stamp
+            raise AssertionError(effect)
+    stamp = effect.stamp
     return f"{text} [gang {stamp.gang}, term {stamp.term}, last {show_epoch(stamp.committed_epoch)}]"
 
 
-def show_orders(given: list[orders.Effect]) -> list[str]:
+def show_effects(effects: list[do.CoordinatorEffect]) -> list[str]:
     """One line per order; the same command to several nodes is one line."""
     lines = []
-    for text, same in groupby(given, key=show_order):
-        nodes = [str(order.node) for order in same if isinstance(order, SENDS)]
+    for text, same in groupby(effects, key=show_effect):
+        nodes = [str(effect.node) for effect in same if isinstance(effect, SENDS)]
         lines.append(f"to {' '.join(nodes)}: {text}" if nodes else text)
     return lines
 
@@ -184,12 +185,12 @@ def show_orders(given: list[orders.Effect]) -> list[str]:
 
 @dataclass
 class Reign:
-    """One leader, and those of its orders that the file has not yet let happen."""
+    """One leader, and those of its effects that the file has not yet let happen."""
 
     machine: DistributedCheckpointCoordinator
-    put: orders.PutEntry | None = None
-    sink: orders.Publish | orders.Hide | None = None
-    collect: orders.CollectGarbage | None = None
+    put: do.PutEntry | None = None
+    sink: do.Publish | do.Hide | None = None
+    collect: do.CollectGarbage | None = None
     listed: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -215,7 +216,7 @@ class Leaders:
         self.visible: dict[Any, CommittableEntry] = {}
         self.hidden: set[Any] = set()
         self.fence = 0
-        self.late: dict[str, orders.PutEntry] = {}
+        self.late: dict[str, do.PutEntry] = {}
         self.damaged: set[int] = set()
         self.sinks: tuple[str, ...] = ("out",)
         self.can_hide = True
@@ -241,27 +242,27 @@ class Leaders:
     def log(self) -> tuple[LogEntry, ...]:
         return tuple(decode_entry(data, f"slot {slot}", slot) for slot, data in sorted(self.slots.items()))
 
-    def tell(self, name: str, event: events.Event) -> None:
+    def tell(self, name: str, event: events.CoordinatorEvent) -> None:
         reign = self.reigns[name]
-        given = self._confirmed(reign, reign.machine.handle(event, self.now_ms, self.now_ms))
-        for order in given:
-            if isinstance(order, orders.PutEntry):
-                reign.put = order
-            elif isinstance(order, orders.Publish | orders.Hide):
-                reign.sink = order
-            elif isinstance(order, orders.CollectGarbage):
-                reign.collect = order
-        self.trace += [*show_orders(given), str(reign)]
+        effects = self._confirmed(reign, reign.machine.handle(event, self.now_ms, self.now_ms))
+        for effect in effects:
+            if isinstance(effect, do.PutEntry):
+                reign.put = effect
+            elif isinstance(effect, do.Publish | do.Hide):
+                reign.sink = effect
+            elif isinstance(effect, do.CollectGarbage):
+                reign.collect = effect
+        self.trace += [*show_effects(effects), str(reign)]
 
-    def _confirmed(self, reign: Reign, given: list[orders.Effect]) -> list[orders.Effect]:
+    def _confirmed(self, reign: Reign, effects: list[do.CoordinatorEffect]) -> list[do.CoordinatorEffect]:
         """A leader that reads the log, or looks whether it still ends with its entry, is answered at once."""
-        asked = next((order for order in given if isinstance(order, orders.CheckLog | orders.ReadLog)), None)
+        asked = next((effect for effect in effects if isinstance(effect, do.CheckLog | do.ReadLog)), None)
         if asked is None:
-            return given
-        answer: events.Event = events.LogRead(self.log())
-        if isinstance(asked, orders.CheckLog):
+            return effects
+        answer: events.CoordinatorEvent = events.LogRead(self.log())
+        if isinstance(asked, do.CheckLog):
             answer = events.LogChecked(asked.slot, events.Last() if max(self.slots) == asked.slot else events.Followed())
-        told = [order for order in given if order is not asked and not isinstance(order, orders.SetTimer)]
+        told = [effect for effect in effects if effect is not asked and not isinstance(effect, do.SetTimer)]
         shown = [asked] if answer != events.LogChecked(getattr(asked, "slot", 0), events.Last()) else []
         return [*told, *shown, *self._confirmed(reign, reign.machine.handle(answer, self.now_ms, self.now_ms))]
 
@@ -279,21 +280,21 @@ class Leaders:
     @step(r"(\w+)'s put is answered")
     def answer(self, name: str) -> None:
         """The store does what it should and says so."""
-        order = self._put_of(name)
-        created = self._create(order)
-        found = decode_entry(self.slots[order.slot], "slot", order.slot)
+        effect = self._put_of(name)
+        created = self._create(effect)
+        found = decode_entry(self.slots[effect.slot], "slot", effect.slot)
         answer = events.Written() if created else events.Conflict(found)
-        self.trace.append("written" if created else f"conflict: slot {order.slot} holds a {show_entry(found)}")
-        self.tell(name, events.PutAnswered(order.slot, order.write_id, answer))
+        self.trace.append("written" if created else f"conflict: slot {effect.slot} holds a {show_entry(found)}")
+        self.tell(name, events.PutAnswered(effect.slot, effect.write_id, answer))
 
     @step(r"(\w+)'s put (lands|is lost|is delayed), its answer unknown")
     def lose_answer(self, name: str, fate: str) -> None:
-        order = self._put_of(name)
+        effect = self._put_of(name)
         if fate == "lands":
-            self._create(order)
+            self._create(effect)
         elif fate == "is delayed":
-            self.late[name] = order
-        self.tell(name, events.PutAnswered(order.slot, order.write_id, events.Unknown(fate)))
+            self.late[name] = effect
+        self.tell(name, events.PutAnswered(effect.slot, effect.write_id, events.Unknown(fate)))
 
     @step(r"(\w+)'s put (lands|is never made) and \w+ dies")
     def die_at_put(self, name: str, fate: str) -> None:
@@ -317,16 +318,16 @@ class Leaders:
         view = LogView(self.log())
         self.trace.append(f"head {show_epoch(view.head_epoch)}, lineage {list(view.lineage())}")
 
-    def _put_of(self, name: str) -> orders.PutEntry:
-        order = self.reigns[name].put
-        assert order is not None, f"{name} has no put open"
+    def _put_of(self, name: str) -> do.PutEntry:
+        effect = self.reigns[name].put
+        assert effect is not None, f"{name} has no put open"
         self.reigns[name].put = None
-        return order
+        return effect
 
-    def _create(self, order: orders.PutEntry) -> bool:
-        created = order.slot not in self.slots
+    def _create(self, effect: do.PutEntry) -> bool:
+        created = effect.slot not in self.slots
         if created:
-            self.slots[order.slot] = order.data
+            self.slots[effect.slot] = effect.data
         return created
 
     # -- gangs
@@ -386,7 +387,7 @@ class Leaders:
         self.tell(name, events.NodePrepared(self.report(int(node), number_of_gang, parse_id(number), how or "")))
 
     def report(self, node: int, gang: int, number: int, how: str) -> PrepareAck:
-        """A whole report, or one ``without operator``, ``with run 0.1``, ``still staging 0.1`` (may be combined)."""
+        """A complete report, or one ``without operator``, ``with run 0.1``, ``still staging 0.1`` (may be combined)."""
         path = PATHS.state(number, node)
         reused = re.search(r"with run ([\d.]+)", how)
         run = PATHS.shared(parse_id(reused[1]) if reused else number, f"run{node}")
@@ -417,8 +418,8 @@ class Leaders:
         for node in sorted(NODES):
             self.prepared(name, str(node), None, number, how)
 
-    @step(r"(\w+) makes a whole (checkpoint|savepoint)(?:, (.+))?")
-    def whole(self, name: str, kind: str, how: str | None) -> None:
+    @step(r"(\w+) makes a complete (checkpoint|savepoint)(?:, (.+))?")
+    def complete(self, name: str, kind: str, how: str | None) -> None:
         """From the request to the confirmed publish; only the end of it is written down."""
         self.trigger(name, kind)
         attempt = self.reigns[name].machine.attempt
@@ -464,37 +465,37 @@ class Leaders:
 
     @step(r"(\w+)'s sinks do it")
     def sink_works(self, name: str) -> None:
-        order = self.reigns[name].sink
-        assert order is not None, f"{name} has ordered nothing of its sinks"
+        effect = self.reigns[name].sink
+        assert effect is not None, f"{name} has ordered nothing of its sinks"
         self.reigns[name].sink = None
-        self._do(order, len(order.committables))
-        done = events.Published(order.epoch) if isinstance(order, orders.Publish) else events.Hidden(order.gang)
+        self._do(effect, len(effect.committables))
+        done = events.Published(effect.epoch) if isinstance(effect, do.Publish) else events.Hidden(effect.gang)
         self.tell(name, done)
         self.show_sinks()
 
     @step(r"(\w+)'s sinks do (\d+) of it(?:, (then fail))?")
     def sink_fails(self, name: str, count: str, fails: str | None) -> None:
-        order = self.reigns[name].sink
-        assert order is not None, f"{name} has ordered nothing of its sinks"
-        self._do(order, int(count))
-        if fails and isinstance(order, orders.Publish):
+        effect = self.reigns[name].sink
+        assert effect is not None, f"{name} has ordered nothing of its sinks"
+        self._do(effect, int(count))
+        if fails and isinstance(effect, do.Publish):
             self.reigns[name].sink = None
-            self.tell(name, events.PublishFailed(order.epoch, "the sink is away"))
+            self.tell(name, events.PublishFailed(effect.epoch, "the sink is away"))
         self.show_sinks()
 
     @step(r"(\w+) hears that epoch (\d+) is published")
     def published(self, name: str, epoch: str) -> None:
         self.tell(name, events.Published(int(epoch)))
 
-    def _do(self, order: orders.Publish | orders.Hide, count: int) -> None:
-        for entry in order.committables[:count]:
-            if isinstance(order, orders.Hide):
+    def _do(self, effect: do.Publish | do.Hide, count: int) -> None:
+        for entry in effect.committables[:count]:
+            if isinstance(effect, do.Hide):
                 self.hidden.add(entry.key)
                 self.visible.pop(entry.key, None)
             elif entry.key not in self.hidden and entry.gang >= self.fence:
                 self.visible[entry.key] = entry
-        if isinstance(order, orders.Hide) and order.everything:
-            self.fence = order.gang
+        if isinstance(effect, do.Hide) and effect.everything:
+            self.fence = effect.gang
             self.visible = {key: entry for key, entry in self.visible.items() if entry.gang >= self.fence}
 
     @step(r"show the sinks")
@@ -510,9 +511,9 @@ class Leaders:
 
     @step(r"(\w+)'s collector deletes")
     def delete(self, name: str) -> None:
-        order = self.reigns[name].collect
-        assert order is not None, f"{name} has ordered no collection"
+        effect = self.reigns[name].collect
+        assert effect is not None, f"{name} has ordered no collection"
         self.reigns[name].collect = None
-        doomed = garbage(PATHS, self.reigns[name].listed, order.keep, order.bound)
+        doomed = garbage(PATHS, self.reigns[name].listed, effect.keep, effect.bound)
         self.objects -= set(doomed)
         self.trace.append(f"deleted {show_paths(doomed)}, left {show_paths(self.objects)}")

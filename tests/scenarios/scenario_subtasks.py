@@ -18,12 +18,12 @@ from tidegate.core.barrier.align import Aligning, Idle, Recording, UnalignedChec
 from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
-    Process,
+    ProcessEvent,
     SnapshotComplete,
+    SubtaskEffect,
 )
 from tidegate.core.barrier.messages import (
     Barrier,
@@ -107,7 +107,7 @@ class Cut:
 
     state: tuple[str, ...]
     offset: int
-    whole: SnapshotComplete[str]
+    complete: SnapshotComplete[str]
 
 
 @dataclass
@@ -266,8 +266,8 @@ class Subtasks:
         for name in names.split():
             self._perform(self._touch(name), self.tasks[name].subtask.abort(int(number), "the coordinator says so"))
 
-    @step(r"is (\d+) whole\?")
-    def is_whole(self, number: str) -> None:
+    @step(r"is (\d+) complete\?")
+    def is_complete(self, number: str) -> None:
         """The cut, as far as it was acknowledged."""
         missing = [name for name, task in self.tasks.items() if int(number) not in task.acked]
         for task in self.tasks.values():
@@ -288,12 +288,12 @@ class Subtasks:
             self.tasks[name] = new
             self.touched.append(name)
         for name, cut in cuts.items():
-            for input_id, messages in sorted(cut.whole.inputs.items()):
+            for input_id, messages in sorted(cut.complete.inputs.items()):
                 self._replay(name, input_id, messages)
         for (sender, output), (receiver, input_id) in self.edges.items():
-            self._replay(receiver, input_id, cuts[sender].whole.outputs.get(output, ()))
+            self._replay(receiver, input_id, cuts[sender].complete.outputs.get(output, ()))
         for name, cut in cuts.items():
-            if cut.whole.finished:
+            if cut.complete.finished:
                 self.tasks[name].subtask.finish()
 
     def _replay(self, name: str, input_id: int, messages: Iterable[Message]) -> None:
@@ -349,13 +349,13 @@ class Subtasks:
     def _say(self, task: Task, what: str) -> None:
         self.trace.append(f"{task.name} {what}")
 
-    def _perform(self, task: Task, effects: Iterable[Effect]) -> None:
+    def _perform(self, task: Task, effects: Iterable[SubtaskEffect]) -> None:
         for effect in effects:
             self._obey(task, effect)
 
-    def _obey(self, task: Task, effect: Effect) -> None:
+    def _obey(self, task: Task, effect: SubtaskEffect) -> None:
         match effect:
-            case Process(input_id, payload, size):
+            case ProcessEvent(input_id, payload, size):
                 self._say(task, f"processes {payload} from {input_id}")
                 task.state.append(payload)
                 self._pass_on(task, Event(payload, size))
@@ -388,16 +388,16 @@ class Subtasks:
         task.frozen = (tuple(task.state), task.offset)
         self._perform(task, effects)
 
-    def _acknowledge(self, task: Task, whole: SnapshotComplete[Any]) -> None:
-        state, offset = (tuple(task.state), task.offset) if whole.finished else task.frozen
-        cut = Cut(state, offset, whole)
-        task.acked[whole.checkpoint_id] = cut
-        self._say(task, f"acknowledges {whole.checkpoint_id}: {_cut(task, cut)}")
+    def _acknowledge(self, task: Task, complete: SnapshotComplete[Any]) -> None:
+        state, offset = (tuple(task.state), task.offset) if complete.finished else task.frozen
+        cut = Cut(state, offset, complete)
+        task.acked[complete.checkpoint_id] = cut
+        self._say(task, f"acknowledges {complete.checkpoint_id}: {_cut(task, cut)}")
 
 
 def _cut(task: Task, cut: Cut) -> str:
-    parts = ["final state" if cut.whole.finished else "unaligned" if cut.whole.unaligned else "aligned"]
+    parts = ["final state" if cut.complete.finished else "unaligned" if cut.complete.unaligned else "aligned"]
     parts.append("seen [" + " ".join(cut.state) + "]" if task.inputs else f"offset {cut.offset}")
-    parts += [f"recorded on input {i} {show(messages)}" for i, messages in sorted(cut.whole.inputs.items())]
-    parts += [f"recorded on output {o} {show(messages)}" for o, messages in sorted(cut.whole.outputs.items())]
+    parts += [f"recorded on input {i} {show(messages)}" for i, messages in sorted(cut.complete.inputs.items())]
+    parts += [f"recorded on output {o} {show(messages)}" for o, messages in sorted(cut.complete.outputs.items())]
     return ", ".join(parts)

@@ -133,6 +133,6 @@ def test_every_promised_integration_test_exists(feature: str) -> None:
     assert [name for name in INTEGRATION[feature] if found[name] != 1] == []
 
 
-def test_the_lists_are_whole() -> None:
+def test_the_lists_are_complete() -> None:
     assert sum(map(len, UNIT.values())) == 55
     assert sum(map(len, INTEGRATION.values())) == 18

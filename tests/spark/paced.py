@@ -28,7 +28,7 @@ class Pace:
 
 
 class PacedReader:
-    """Gives small batches, one per pause. Never blocks."""
+    """Returns small batches, one per pause. Never blocks."""
 
     def __init__(self, reader: SplitReader, rows: int, pace: Pace) -> None:
         self._reader = reader

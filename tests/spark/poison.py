@@ -15,5 +15,5 @@ def check_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def wrong_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Gives other columns than it should."""
+    """Returns other columns than it should."""
     return batch.select(["key"])

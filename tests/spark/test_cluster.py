@@ -28,7 +28,7 @@ from tidegate.runtime.start import JobOptions, launch_job
 from tidegate.spark.cluster import check_reachable
 from tidegate.spark.gang import SparkGang
 from tidegate.spark.session import find_java
-from tidegate.spark.ship import Answer, archive, inspector, needs_code
+from tidegate.spark.ship import WorkerCode, archive, inspector, needs_code
 from tidegate.testing.crash import wait_for_checkpoints, wait_for_nodes, wait_until
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -143,13 +143,13 @@ def test_executors_elsewhere_and_a_driver_on_loopback_are_refused_at_once() -> N
 
 
 def test_code_is_shipped_to_whoever_has_none_or_another() -> None:
-    assert not needs_code([Answer("a", (), "ours", False), Answer("b", (), "ours", True)], "ours")
-    assert needs_code([Answer("a", (), "ours", False), Answer("b", (), "", False)], "ours")
-    assert needs_code([Answer("a", (), "older", False)], "ours")
+    assert not needs_code([WorkerCode("a", (), "ours", False), WorkerCode("b", (), "ours", True)], "ours")
+    assert needs_code([WorkerCode("a", (), "ours", False), WorkerCode("b", (), "", False)], "ours")
+    assert needs_code([WorkerCode("a", (), "older", False)], "ours")
     with pytest.raises(InvalidUseError, match=r"has imported another tidegate .* host=a"):
-        needs_code([Answer("a", (), "older", True)], "ours")
+        needs_code([WorkerCode("a", (), "older", True)], "ours")
     with pytest.raises(InvalidUseError, match="pip install grpcio google-crc32c host=b"):
-        needs_code([Answer("a", (), "", False), Answer("b", ("grpc", "google_crc32c"), "", False)], "ours")
+        needs_code([WorkerCode("a", (), "", False), WorkerCode("b", ("grpc", "google_crc32c"), "", False)], "ours")
 
 
 def test_the_archive_alone_runs_tidegate(bare: Path) -> None:

@@ -135,7 +135,7 @@ def test_rows_for_the_driver_come_once_at_any_parallelism(start: Start, data: Da
             wait_for_checkpoints(job, job.metrics()["checkpoints_committed"] + 3)
             job.stop()
         assert (job.restored_from is not None, job.metrics()["restarts"]) == (run > 0, 1)
-        assert shown < job.collect().num_rows < (BIDS if run < 2 else BIDS + 1), "every run gave some of the rows"
+        assert shown < job.collect().num_rows < (BIDS if run < 2 else BIDS + 1), "every run emitted some of the rows"
         shown = job.collect().num_rows
     assert_same_rows(job.collect(), sql(data, "SELECT ts, key, value FROM bids"))
     _check_calls(called, sql(data, "FROM bids WHERE kind = 1"))

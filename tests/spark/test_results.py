@@ -1,4 +1,4 @@
-"""What comes out on Spark is what a batch engine gives for the same files, whoever is killed on the way."""
+"""What comes out on Spark is what a batch engine returns for the same files, whoever is killed on the way."""
 
 from __future__ import annotations
 

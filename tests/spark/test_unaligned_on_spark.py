@@ -36,7 +36,7 @@ def source(keys: int, rows: int = ROWS) -> GenerateSource:
 
 
 def expected(rows: GenerateSource, window_ms: int) -> pa.Table:
-    """Count and sum per key and window, of everything that the source gives."""
+    """Count and sum per key and window, of everything that the source emits."""
     batches = []
     for split in rows.splits():
         reader = rows.open(split, None)
@@ -65,7 +65,7 @@ def per_key(stream: tg.Stream, window_ms: int) -> tg.Stream:
 def test_a_kill_right_after_an_unaligned_commit_is_exact(
     start: Start, tmp_path: Path, where: str, keys: int, window_ms: int
 ) -> None:
-    """The slow function is in front of the aggregation or behind it; what is in flight is rows or results."""
+    """The slow function is upstream of the aggregation or downstream; what is in flight is rows or results."""
     stream = tg.from_source(source(keys))
     if where == "before":
         results = per_key(stream.map_batches(slow), window_ms)
@@ -87,7 +87,7 @@ def in_mode(record: dict[str, Any], mode: str) -> list[dict[str, Any]]:
 
 
 def test_a_kill_after_barriers_that_were_promoted_behind_their_cut_is_exact(start: Start, tmp_path: Path) -> None:
-    """Sources cut aligned. Their barriers wait behind rows that the slow function has no room for, and are pulled forward."""
+    """Sources cut aligned. Their barriers wait after rows that the slow function has no room for, and are promoted."""
     rows = source(500, 3 * ROWS)
     results = per_key(tg.from_source(rows).named("rows").map_batches(slower), 1_000)
     checkpoint = tg.CheckpointConfig(interval="200ms", alignment_timeout="100ms")
@@ -114,7 +114,7 @@ def test_a_kill_when_inputs_have_ended_and_results_are_in_flight_is_exact(start:
         records = (each for each in job.checkpoints() if each.get("inflight_events") and not each["final"])
         return next((each for each in records if in_mode(each, "finished")), None)
 
-    record = wait_until("an unaligned checkpoint behind the end", ended)
+    record = wait_until("an unaligned checkpoint after the end", ended)
     assert record["unaligned"]
     assert kill_node(job) is not None
     assert job.await_termination(90)
@@ -159,8 +159,8 @@ def test_a_kill_with_rows_in_flight_on_several_inputs_or_outputs_is_exact(
     assert job.metrics()["restarts"] >= 1
     counted = expected(source(500), 1_000)
     for name in ("n", "total"):
-        place = counted.column_names.index(name)
-        counted = counted.set_column(place, name, pc.multiply(counted[name], times))
+        index = counted.column_names.index(name)
+        counted = counted.set_column(index, name, pc.multiply(counted[name], times))
     counted = counted.append_column("n_right", counted["n"]).select(columns)
     for number in range(len(streams)):
         found = read_output(tmp_path / f"{number}").select(columns)

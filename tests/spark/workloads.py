@@ -70,12 +70,12 @@ def read(folder: Path, seconds: float | None, parallelism: int, out_of_orderness
     return tg.from_source(PacedSource(source, seconds, parallelism)).named(name)
 
 
-# -- pipelines and what they must give -----------------------------------------------------------------------------
+# -- pipelines and what they must emit -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``build`` gives one stream per sink; ``queries`` the same in SQL over the views bids and people, and sink0, sink1 and so
+    """``build`` makes one stream per sink; ``queries`` the same in SQL over the views bids and people, and sink0, sink1 and so
     on: which rows are late is a matter of timing, so what must hold of the others is said with the late ones at hand."""
 
     name: str
@@ -100,7 +100,7 @@ class Workload:
         return BIDS + (PEOPLE if self.needs_people else 0)
 
     def check(self, data: Data, out: Path) -> None:
-        """Every sink has exactly the rows that DuckDB gives."""
+        """Every sink has exactly the rows that DuckDB returns."""
         sinks = [read_output(out / f"{number}") for number in range(len(self.queries))]
         for number, (query, found) in enumerate(zip(self.queries, sinks, strict=True)):
             expected = sql(data, query, sinks)

@@ -1,4 +1,4 @@
-"""Grouping by buckets gives what Arrow's hash table gives, or says that it can't."""
+"""Direct-address grouping returns what Arrow's hash table returns, or says that it can't."""
 
 from __future__ import annotations
 

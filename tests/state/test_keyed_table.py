@@ -145,7 +145,7 @@ def all_equal(rows: np.ndarray[tuple[int], np.dtype[np.intp]], slots: Slots) -> 
 
 
 @pytest.mark.parametrize("spread", [64, 12, 3])
-def test_an_index_finds_again_what_it_has_given(spread: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_finds_again_what_it_has_assigned(spread: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "_TAIL", 2)
     rng = np.random.default_rng(spread)
     hashes = np.unique(rng.integers(0, 1 << 63, 5000 if spread == 64 else 300, np.uint64))
@@ -153,11 +153,11 @@ def test_an_index_finds_again_what_it_has_given(spread: int, monkeypatch: pytest
         hashes |= ~np.uint64((1 << (64 - spread)) - 1)
     rng.shuffle(hashes)
     found = KeyIndex()
-    given = np.concatenate([found.find(part, all_equal) for part in np.array_split(hashes, 9)])
-    assert sorted(given.tolist()) == list(range(len(hashes))) and found.count == len(hashes)
+    assigned = np.concatenate([found.find(part, all_equal) for part in np.array_split(hashes, 9)])
+    assert sorted(assigned.tolist()) == list(range(len(hashes))) and found.count == len(hashes)
     again = found.find(hashes[::-1].copy(), all_equal)
-    assert again.tolist() == given[::-1].tolist() and found.count == len(hashes)
-    kept = found.only(np.sort(given[:100]))
-    order = np.argsort(given[:100])
+    assert again.tolist() == assigned[::-1].tolist() and found.count == len(hashes)
+    kept = found.only(np.sort(assigned[:100]))
+    order = np.argsort(assigned[:100])
     part = kept.find(hashes[:100][order], all_equal)
     assert part.tolist() == list(range(100))

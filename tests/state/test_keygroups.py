@@ -64,7 +64,7 @@ def test_bytes_hash_as_one_value_at_a_time_would(values: list[bytes]) -> None:
     def one(value: bytes) -> int:
         words = [value[start : start + 8] for start in range(0, len(value), 8)] or [b""]
         numbered = enumerate((int.from_bytes(word, "little") for word in words), 1)
-        total = sum(mixed((word + place * 0x9E3779B97F4A7C15) % 2**64) for place, word in numbered)
+        total = sum(mixed((word + index * 0x9E3779B97F4A7C15) % 2**64) for index, word in numbered)
         return mixed((total + len(value)) % 2**64)
 
     assert hashed(list(values), pa.binary()) == [one(value) for value in values]
@@ -129,7 +129,7 @@ def test_canonical_floats_have_one_zero_and_one_nan() -> None:
 
 def test_long_strings_that_differ_in_one_byte_hash_differently() -> None:
     base = "x" * 1000
-    variants = [base[:place] + "y" + base[place + 1 :] for place in range(1000)] + [base, base + "\0"]
+    variants = [base[:index] + "y" + base[index + 1 :] for index in range(1000)] + [base, base + "\0"]
     assert len(set(hashed(list(variants), pa.string()))) == len(variants)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import CorruptDataError, InvalidUseError
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import check_writable
 
 BAD_PATHS = ["", "/", "/a", "a/", "a//b", "../a", "a/../b", "./a", "a\\b", "a\nb", "a/.tmp-1", "x" * 901]
@@ -97,7 +97,7 @@ class StoreContract:
         with pytest.raises(InvalidUseError):
             store.get_range("a", start, length)
 
-    def test_list_goes_by_whole_path_parts(self, store: Store) -> None:
+    def test_list_goes_by_complete_path_parts(self, store: Store) -> None:
         for path in ("log/0.json", "log/1.json", "log/deep/2.json", "logs/3.json", "other"):
             store.put(path, path.encode())
         found = {info.path: info.size_bytes for info in store.list("log")}

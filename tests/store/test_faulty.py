@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import InvalidUseError, RetryableError
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 from tidegate.testing.store import Fault, FaultPlan, FaultyStore
 

@@ -17,7 +17,7 @@ from tidegate.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import check_writable, open_store
 
 
@@ -108,7 +108,7 @@ def test_a_conflict_with_a_request_under_way_is_no_proof_that_the_name_is_taken(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_what_the_caller_must_mend_is_an_invalid_use(store, script, status: int) -> None:
+def test_what_the_caller_must_fix_is_an_invalid_use(store, script, status: int) -> None:
     script.answers["PUT"] = (status, b"")
     for call in (lambda: store.create("a", b"x"), lambda: store.put("a", b"x"), lambda: check_writable(store)):
         with pytest.raises(InvalidUseError):

@@ -23,7 +23,7 @@ def test_a_path_object_will_do(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path), DurableFileStore)
 
 
-def test_a_settled_place_does_not_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absolute_url_does_not_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
         absolute_url("a/../b")
@@ -54,13 +54,13 @@ def test_an_unknown_option_is_refused() -> None:
         open_store("s3://bucket", options={"no_such_option": "1"})
 
 
-def test_a_place_that_is_no_directory_cannot_be_used(tmp_path: Path) -> None:
+def test_a_path_that_is_no_directory_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidUseError, match=r"the store cannot be used: .*url=file://"):
         check_writable(open_store(tmp_path / "file" / "store"))
 
 
-def test_a_read_only_place_cannot_be_used() -> None:
+def test_a_read_only_directory_cannot_be_used() -> None:
     with pytest.raises(InvalidUseError, match="the store cannot be used"):
         check_writable(open_store("/proc/tidegate"))
 

@@ -1,4 +1,4 @@
-"""Whole jobs with their checkpoints on S3, over HTTP to a server on loopback."""
+"""Jobs with their checkpoints on S3, over HTTP to a server on loopback."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def url(endpoint: str, request: pytest.FixtureRequest) -> str:
-    """A place of its own for each test, with everything that is needed in the query."""
+    """A URL of its own for each test, with everything that is needed in the query."""
     folder = request.node.name.replace("[", "-").replace("]", "")
     return f"s3://bucket/{folder}?endpoint={endpoint}&region=us-east-1&access_key_id=key&secret_access_key={SECRET}"
 
@@ -98,7 +98,7 @@ def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("change", ["option", "bucket", "endpoint"])
-def test_a_place_that_can_not_be_written_is_refused_before_anything_starts(
+def test_a_path_that_can_not_be_written_is_refused_before_anything_starts(
     url: str, data: Path, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.store.objects.RETRIES", 0)

@@ -12,8 +12,8 @@ import pytest
 from contract import StoreContract
 from moto.server import ThreadedMotoServer
 
-from tidegate.store.base import Store
 from tidegate.store.durable import DurableFileStore
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 from tidegate.testing.store import FaultyStore
 

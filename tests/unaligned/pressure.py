@@ -62,7 +62,7 @@ def wait_for(what: str, condition: Callable[[], object]) -> None:
 
 
 class PausingSource:
-    """Slices of event time, one per split. While ``paused``, no split gives more than ``pause_at`` rows.
+    """Slices of event time, one per split. While ``paused``, no split emits more than ``pause_at`` rows.
 
     ``stick`` names a split whose next poll does not return until ``unstuck``: its node does nothing meanwhile.
     """
@@ -99,7 +99,7 @@ class PausingSource:
         return PausingReader(self, int(split.id.partition("-")[2]), int(str(offset or 0)))
 
     def all_rows(self) -> list[Row]:
-        """What the source gives in the end."""
+        """What the source emits in the end."""
         return [row for split in range(self._splits) for row in self.rows(split, 0, self._rows)]
 
     def rows(self, split: int, start: int, stop: int) -> list[Row]:
@@ -114,7 +114,7 @@ class PausingSource:
         """These rows, with the load if there is one. The load is shared, so it costs no memory."""
         if self._load is None:
             return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-        assert len(rows) == 1, "a loaded source gives one row at a time"
+        assert len(rows) == 1, "a loaded source emits one row at a time"
         plain = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
         return pa.RecordBatch.from_arrays([*plain.columns, self._load], schema=HEAVY)
 
@@ -291,7 +291,7 @@ class Scene:
         return sorted(found)
 
     def paused_everywhere(self, job: Job, parallelism: int = 2) -> None:
-        """Wait until the sources have given all they may for now and every gate has something in hand."""
+        """Wait until the sources have emitted all they may for now and every gate has something in hand."""
         for source in self.sources:
             wait_for("the source to pause", lambda s=source: job.error or _paused(s, parallelism))
         for gate in self.gates:
@@ -323,7 +323,7 @@ def took_unaligned(job: Job) -> dict[str, Any]:
 
 
 def windows(rows: Sequence[Row]) -> list[tuple[int, int, int, int]]:
-    """(key, window start, count, sum of values), as the aggregation should give them."""
+    """(key, window start, count, sum of values), as the aggregation should emit them."""
     groups: dict[tuple[int, int], list[int]] = {}
     for row in rows:
         groups.setdefault((row["key"], row["ts"] // WINDOW_MS * WINDOW_MS), []).append(row["value"])
@@ -343,10 +343,10 @@ def values(rows: Sequence[Row] | pa.Table) -> list[int]:
 
 def pairs(left: Sequence[Row], right: Sequence[Row]) -> list[tuple[int, int]]:
     """The values of all rows that meet in a window join."""
-    by_place: dict[tuple[int, int], list[int]] = {}
+    by_window: dict[tuple[int, int], list[int]] = {}
     for row in right:
-        by_place.setdefault((row["key"], row["ts"] // WINDOW_MS), []).append(row["value"])
-    return sorted((row["value"], other) for row in left for other in by_place.get((row["key"], row["ts"] // WINDOW_MS), []))
+        by_window.setdefault((row["key"], row["ts"] // WINDOW_MS), []).append(row["value"])
+    return sorted((row["value"], other) for row in left for other in by_window.get((row["key"], row["ts"] // WINDOW_MS), []))
 
 
 def found_pairs(table: pa.Table) -> list[tuple[int, int]]:

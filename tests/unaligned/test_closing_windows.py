@@ -25,7 +25,7 @@ STEP_ROWS = 100
 
 
 class Burst(PausingSource):
-    """All rows are in one window, each with a key of its own. ``moves``: behind them comes one that closes the window."""
+    """All rows are in one window, each with a key of its own. ``moves``: after them comes one that closes the window."""
 
     def __init__(self, *, first: int = 0, moves: bool) -> None:
         super().__init__(2, ROWS + 2 * moves, first=first, poll_rows=250, pause_at=ROWS + 1 if moves else None)
@@ -97,22 +97,22 @@ def expected(shape: str, tmp_path: Path, *, moves: bool) -> list[tuple[Any, ...]
     return found
 
 
-def owed(scene: Scene) -> list[object]:
+def pending(scene: Scene) -> list[object]:
     return [entry.meta["pending"] for entry in scene.manifests()[-1].operators if "pending" in entry.meta]
 
 
 def cut(scene: Scene, job: Any) -> dict[str, Any]:
-    """A checkpoint while a window is being given."""
+    """A checkpoint while a window is being emitted."""
     record = took_unaligned(job)
     assert record["inflight_bytes"] < 8 * (ROOM_BYTES + CREDIT_BYTES), "what is in flight does not grow with the window"
-    assert owed(scene), "no window was on its way out: this shows nothing"
+    assert pending(scene), "no window was on its way out: this shows nothing"
     return record
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("moves", [True, False], ids=["a watermark closes it", "the end closes it"])
 @pytest.mark.parametrize("after", [2, 1, 3])
-def test_a_window_that_is_being_given_is_restored_from_its_cut(shape: str, moves: bool, after: int, tmp_path: Path) -> None:
+def test_a_window_that_is_being_emitted_is_restored_from_its_cut(shape: str, moves: bool, after: int, tmp_path: Path) -> None:
     scene = scene_of(shape, tmp_path / "stored", moves=moves)
     with scene.running() as job:
         scene.paused_everywhere(job)
@@ -123,7 +123,7 @@ def test_a_window_that_is_being_given_is_restored_from_its_cut(shape: str, moves
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cuts_in_a_row_while_one_window_is_given_and_while_it_is_given_again(shape: str, tmp_path: Path) -> None:
+def test_cuts_in_a_row_while_one_window_is_emitted_and_while_it_is_emitted_again(shape: str, tmp_path: Path) -> None:
     scene = scene_of(shape, tmp_path / "stored", moves=False)
     (gate,) = scene.gates
     assert isinstance(gate, Turnstile)

@@ -1,4 +1,4 @@
-"""Unaligned checkpoints of whole jobs (F-DCKP-006): taken under backpressure, stored, restored, mixed with aligned ones."""
+"""Unaligned checkpoints of jobs (F-DCKP-006): taken under backpressure, stored, restored, mixed with aligned ones."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_unaligned_checkpoint_save_and_load(tmp_path: Path) -> None:
     stored = scene.inflight_values()
     assert sum(entry.events for entry in manifest.inflight) == record["inflight_events"]
     read = [row["value"] for split in (0, 1) for row in scene.sources[0].rows(split, 0, 120)]
-    assert sorted(held + stored) == sorted(read), "every row is in one place: in the function or in flight"
+    assert sorted(held + stored) == sorted(read), "every row is somewhere once: in the function or in flight"
     job = scene.finish()
     assert job.restored_from == manifest.epoch
     assert found_windows(job.collect()) == windows(scene.sources[0].all_rows())
 
 
 def test_unaligned_recovery_replays_inflight(tmp_path: Path) -> None:
-    """The function's own batch first, then what was in flight, then what the source had not given."""
+    """The function's own batch first, then what was in flight, then what the source had not emitted."""
     scene = gate_before_aggregation(tmp_path, splits=1)
     with scene.running(1) as job:
         scene.paused_everywhere(job, 1)
@@ -93,7 +93,7 @@ def test_unaligned_then_aligned_sequence(tmp_path: Path) -> None:
 
 
 def joined(store: Path, *, where: str) -> Scene:
-    """Two sources meet in a join; the gate is on the left input or behind the join."""
+    """Two sources meet in a join; the gate is on the left input or after the join."""
     gate = Gate()
     left = PausingSource(2, 200, pause_at=120, pace_s=0.01)
     right = PausingSource(2, 200, first=10_000, pause_at=150, pace_s=0.01)
@@ -101,7 +101,7 @@ def joined(store: Path, *, where: str) -> Scene:
     if where == "left":
         first = first.map_batches(gate)
     both = first.join(tg.from_source(right), on="key", window=tg.tumbling("1s"))
-    if where == "behind":
+    if where == "after":
         both = both.map_batches(gate)
     return Scene(tg.Pipeline(f"joined-{where}", both.collect()), store, (gate,), (left, right))
 
@@ -119,7 +119,7 @@ def test_unaligned_with_join_operator(tmp_path: Path) -> None:
 
 
 def test_results_of_a_join_in_flight_are_restored(tmp_path: Path) -> None:
-    scene = joined(tmp_path, where="behind")
+    scene = joined(tmp_path, where="after")
     with scene.running() as job:
         scene.paused_everywhere(job)
         took_unaligned(job)

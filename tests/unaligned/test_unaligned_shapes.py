@@ -29,7 +29,7 @@ LOAD = bytes(8 << 20)
 
 
 def test_rows_of_a_union_in_flight_are_restored(tmp_path: Path) -> None:
-    """The union fires while both of its inputs go on; what waits behind it is recorded."""
+    """The union fires while both of its inputs go on; what waits after it is recorded."""
     gate = Gate()
     sources = (PausingSource(2, 200, pause_at=120), PausingSource(2, 200, first=10_000, pause_at=90))
     stream = tg.from_source(sources[0]).union(tg.from_source(sources[1])).map_batches(gate)
@@ -70,7 +70,7 @@ def test_two_outputs_agree_after_a_crash(tmp_path: Path) -> None:
     assert found_windows(job.collect("fast")) == windows(source.all_rows())
 
 
-def test_an_end_behind_a_barrier_is_sent_again(tmp_path: Path) -> None:
+def test_an_end_after_a_barrier_is_sent_again(tmp_path: Path) -> None:
     """The source has ended, and its end waits in front of the gate when the checkpoint overtakes it."""
     scene = gate_before_aggregation(tmp_path, splits=2, pause_at=200)
     with scene.running() as job:
@@ -177,7 +177,7 @@ def test_inflight_data_is_restored_at_another_parallelism(tmp_path: Path, before
 def test_a_keyed_channel_in_flight_is_routed_again_by_key_group(tmp_path: Path, before: int, after: int) -> None:
     """One node is late with its barrier: the others cut without it and record what it still sends them.
 
-    The late node's rows are read after the others' cut and ahead of its own barrier.
+    The late node's rows are read after the others' cut and before its own barrier.
     """
     scene = gate_before_aggregation(tmp_path, splits=7, pause_at=60)
     source = scene.sources[0]

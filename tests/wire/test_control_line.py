@@ -356,7 +356,7 @@ def test_the_data_plane_does_not_load_grpc() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_a_whole_life_prints_nothing() -> None:
+def test_a_complete_life_prints_nothing() -> None:
     code = (
         "from tidegate.wire.control import ControlClient, ControlServer\n"
         "from tidegate.wire._gen.control_pb2 import Hello, NodeMessage\n"

@@ -179,7 +179,7 @@ def test_a_payload_is_not_changed_by_what_follows() -> None:
     assert unpack_i64(first.payload) == 1
 
 
-def test_frames_before_a_malformed_one_are_given_out_and_then_the_error_stays() -> None:
+def test_frames_before_a_malformed_one_are_returned_and_then_the_error_stays() -> None:
     decoder = FrameDecoder()
     frames = decoder.feed(pack_frame(FrameType.END) + b"\xff\0\0\0\0" + pack_frame(FrameType.END))
     assert [frame.kind for frame in frames] == [FrameType.END]

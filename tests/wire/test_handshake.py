@@ -12,8 +12,8 @@ from damage import damaged
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, TidegateError
 from tidegate.wire.handshake import (
     Answer,
-    Claim,
-    Verdict,
+    HandshakeVerdict,
+    PeerClaim,
     check_challenge,
     open_claim,
     open_verdict,
@@ -26,15 +26,15 @@ from tidegate.wire.transport import ChannelId
 
 SECRET = b"s" * 32
 CHALLENGE = pack_challenge(b"a" * NONCE_BYTES)
-CLAIM = Claim(7, ChannelId(1, 2, 3))
+CLAIM = PeerClaim(7, ChannelId(1, 2, 3))
 PACKED = pack_claim(SECRET, CHALLENGE, b"c" * NONCE_BYTES, CLAIM)
-VERDICT = pack_verdict(SECRET, CHALLENGE, PACKED, Verdict(Answer.WRONG_GANG, 9))
+VERDICT = pack_verdict(SECRET, CHALLENGE, PACKED, HandshakeVerdict(Answer.WRONG_GANG, 9))
 
 
 def test_a_claim_and_its_verdict_are_understood() -> None:
     assert check_challenge(CHALLENGE) == CHALLENGE
     assert open_claim(SECRET, CHALLENGE, PACKED) == CLAIM
-    assert open_verdict(SECRET, CHALLENGE, PACKED, VERDICT) == Verdict(Answer.WRONG_GANG, 9)
+    assert open_verdict(SECRET, CHALLENGE, PACKED, VERDICT) == HandshakeVerdict(Answer.WRONG_GANG, 9)
 
 
 def test_the_secret_does_not_travel() -> None:
@@ -90,8 +90,8 @@ def test_a_stranger_is_no_acceptor(challenge: bytes) -> None:
         lambda: check_secret(b"short"),
         lambda: pack_challenge(b"short"),
         lambda: pack_claim(SECRET, CHALLENGE, b"short", CLAIM),
-        lambda: pack_claim(SECRET, CHALLENGE, b"c" * NONCE_BYTES, Claim(-1, ChannelId(0, 0, 0))),
-        lambda: pack_claim(SECRET, CHALLENGE, b"c" * NONCE_BYTES, Claim(1, ChannelId(1 << 32, 0, 0))),
+        lambda: pack_claim(SECRET, CHALLENGE, b"c" * NONCE_BYTES, PeerClaim(-1, ChannelId(0, 0, 0))),
+        lambda: pack_claim(SECRET, CHALLENGE, b"c" * NONCE_BYTES, PeerClaim(1, ChannelId(1 << 32, 0, 0))),
     ],
 )
 def test_senseless_arguments_are_refused(call) -> None:

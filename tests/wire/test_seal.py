@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from tidegate.errors import InvalidUseError, ProtocolError, RetryableError
 from tidegate.wire.connection import PlainConnection
 from tidegate.wire.frames import FrameType, pack_frame
-from tidegate.wire.handshake import Claim, data_session, pack_challenge, pack_claim
+from tidegate.wire.handshake import PeerClaim, data_session, pack_challenge, pack_claim
 from tidegate.wire.prove import DriverProof, NodeProof
-from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, Session, is_signed, sign
+from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, SealPair, is_signed, sign
 from tidegate.wire.sealed import RECORD_BYTES_MAX, SealedConnection
 from tidegate.wire.transport import ChannelId
 
 SECRET = b"s" * 32
 
 
-def ends(transcript: bytes = b"both nonces") -> tuple[Session, Session]:
-    first, second = (Session.of(SECRET, b"test", transcript, dialled=dialled) for dialled in (True, False))
+def ends(transcript: bytes = b"both nonces") -> tuple[SealPair, SealPair]:
+    first, second = (SealPair.of(SECRET, b"test", transcript, dialled=dialled) for dialled in (True, False))
     return first, second
 
 
@@ -70,7 +70,7 @@ def test_a_proof_of_one_role_is_none_of_another() -> None:
 # -- the control line's proof --------------------------------------------------------------------------------------
 
 
-def proved(node_secret: bytes = SECRET, driver_secret: bytes = SECRET) -> tuple[Session, Session]:
+def proved(node_secret: bytes = SECRET, driver_secret: bytes = SECRET) -> tuple[SealPair, SealPair]:
     node = NodeProof(node_secret, b"n" * NONCE_BYTES)
     driver = DriverProof(driver_secret, b"d" * NONCE_BYTES, node.hello)
     second, near = node.answered(driver.answer)
@@ -132,7 +132,7 @@ def test_short_secrets_and_nonces_are_refused() -> None:
 def wired() -> tuple[SealedConnection, SealedConnection, socket.socket, socket.socket]:
     """Both ends of a sealed connection, with the bytes between them in the test's hands."""
     challenge = pack_challenge(b"a" * NONCE_BYTES)
-    claim = pack_claim(SECRET, challenge, b"c" * NONCE_BYTES, Claim(7, ChannelId(1, 2, 3)))
+    claim = pack_claim(SECRET, challenge, b"c" * NONCE_BYTES, PeerClaim(7, ChannelId(1, 2, 3)))
     listener = socket.create_server(("127.0.0.1", 0))
     sockets = []
     for _ in range(2):

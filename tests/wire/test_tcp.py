@@ -27,7 +27,7 @@ from tidegate.errors import (
 from tidegate.wire.arrow import event_of
 from tidegate.wire.connection import TlsContexts
 from tidegate.wire.frames import FrameDecoder, FrameType, header, pack_frame, pack_u64, unpack_reason
-from tidegate.wire.handshake import Claim, pack_claim
+from tidegate.wire.handshake import PeerClaim, pack_claim
 from tidegate.wire.seal import NONCE_BYTES
 from tidegate.wire.tcp import TcpSettings, TcpTransport
 from tidegate.wire.transport import MAX_HANDED, ChannelId
@@ -72,7 +72,7 @@ class Peer:
 
     def claim(self, channel: ChannelId = CHANNEL, gang: int = 3, secret: bytes = SECRET) -> object:
         challenge = bytes(self.frame().payload)
-        claim = pack_claim(secret, challenge, b"n" * NONCE_BYTES, Claim(gang, channel))
+        claim = pack_claim(secret, challenge, b"n" * NONCE_BYTES, PeerClaim(gang, channel))
         self.socket.sendall(pack_frame(FrameType.HELLO, claim))
         return self.frame()
 
@@ -167,7 +167,7 @@ def test_only_two_messages_are_handed_over_and_sendable_tells_when_there_is_room
     assert outbound.ready
 
 
-def test_barriers_keep_their_place_in_the_channel(node, mailboxes, batch: pa.RecordBatch) -> None:
+def test_barriers_keep_their_position_in_the_channel(node, mailboxes, batch: pa.RecordBatch) -> None:
     sent, got = mailboxes
     receiver, sender = node(got), node(sent)
     receiver.expect(CHANNEL, batch.schema)

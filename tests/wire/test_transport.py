@@ -84,7 +84,7 @@ def test_messages_arrive_in_order_and_end_closes_both_ends(pair: Pair, batch: pa
     assert {channel for channel, _, _ in pair.got.received_} == {CHANNEL}
 
 
-def test_large_batches_arrive_whole(pair: Pair) -> None:
+def test_large_batches_arrive_complete(pair: Pair) -> None:
     rows = range(400_000)
     large = pa.record_batch({"n": pa.array(rows), "s": pa.array(["x" * (i % 7) for i in rows])})
     outbound = pair.open(large.schema)

@@ -14,16 +14,16 @@ from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import partial_schema
 
 
-def need_expression(where: str, given: object) -> pc.Expression:
+def need_expression(where: str, value: object) -> pc.Expression:
     """The pyarrow expression that was given."""
-    if not isinstance(given, pc.Expression):
-        raise InvalidUseError(f"{where} takes an expression such as col('x') > 1, not {type(given).__name__} given={given!r}")
-    return given
+    if not isinstance(value, pc.Expression):
+        raise InvalidUseError(f"{where} takes an expression such as col('x') > 1, not {type(value).__name__} given={value!r}")
+    return value
 
 
-def need_value(where: str, given: object) -> pc.Expression:
+def need_value(where: str, value: object) -> pc.Expression:
     """An expression, or a plain number or truth value as one."""
-    return pc.scalar(given) if isinstance(given, bool | int | float) else need_expression(where, given)
+    return pc.scalar(value) if isinstance(value, bool | int | float) else need_expression(where, value)
 
 
 def key_names(where: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -56,9 +56,9 @@ def process_arguments(function: object, state: object, output: object) -> None:
     """Refuse what is no function, or no schema with columns."""
     if not callable(function):
         raise InvalidUseError(f"process needs a function of (batch, state) function={function!r}")
-    for name, given in (("state", state), ("output", output)):
-        if not isinstance(given, pa.Schema) or not given.names:
-            raise InvalidUseError(f"process: {name} is a pyarrow.Schema with columns {name}={given!r}")
+    for name, schema in (("state", state), ("output", output)):
+        if not isinstance(schema, pa.Schema) or not schema.names:
+            raise InvalidUseError(f"process: {name} is a pyarrow.Schema with columns {name}={schema!r}")
 
 
 def check_event_time(aggregates: Sequence[AggregateColumn], event_time: str | None) -> None:

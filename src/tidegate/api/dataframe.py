@@ -22,8 +22,8 @@ def from_dataframe(
 ) -> Stream:
     """Rows of a Spark DataFrame, batch or streaming: whatever Spark can read, with all of Spark SQL in front.
 
-    Spark computes it once and spools it into the job's store; a job that resumes reads the spool. ``name`` tells several of
-    a pipeline apart. ``trigger`` is for streaming ones: the time between micro-batches, or ``"available_now"`` to end when
+    Spark computes it once and spools it into the job's store; a job that resumes reads the spool. ``name`` distinguishes several
+    of a pipeline. ``trigger`` is for streaming ones: the time between micro-batches, or ``"available_now"`` to end when
     everything that is there now was read.
     """
     from tidegate.connectors.dataframe import DataFrameSource, DataFrameStreamSource

@@ -16,7 +16,7 @@ from tidegate.ids import Epoch
 from tidegate.runtime.interrupt import plain_interrupts
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.metrics import JobMetrics
-from tidegate.runtime.savepoint import savepoint_place, shown_place, write_savepoint
+from tidegate.runtime.savepoint import savepoint_url, shown_url, write_savepoint
 
 STOP_WAIT_S = 60.0
 
@@ -86,21 +86,21 @@ class Job:
         return True
 
     def checkpoint(self, timeout: Duration = "600s") -> int:
-        """Take a checkpoint now and wait for it; gives its epoch. Joins one that is under way."""
+        """Take a checkpoint now and wait for it; returns its epoch. Joins one that is under way."""
         self._need_checkpoints("checkpoint()")
         return self._leader.request_checkpoint().result(parse_duration_ms(timeout) / 1000)
 
     def savepoint(self, path: str | os.PathLike[str] | None = None, timeout: Duration = "600s") -> int:
-        """Take an aligned checkpoint that is kept, and copy it to ``path`` if one is given; gives its epoch.
+        """Take an aligned checkpoint that is kept, and copy it to ``path`` if one is given; returns its epoch.
 
         ``Pipeline.start(restore=path)`` starts from the copy, in any store, at any parallelism.
         """
         self._need_checkpoints("savepoint()")
-        place = None if path is None else savepoint_place(path)
-        name = "" if place is None else shown_place(place)
+        url = None if path is None else savepoint_url(path)
+        name = "" if url is None else shown_url(url)
         epoch = self._leader.request_checkpoint(savepoint=name).result(parse_duration_ms(timeout) / 1000)
-        if place is not None:
-            write_savepoint(self._leader.log, Epoch(epoch), place)
+        if url is not None:
+            write_savepoint(self._leader.log, Epoch(epoch), url)
         return epoch
 
     def cancel_checkpoint(self, checkpoint_id: int) -> None:
@@ -133,7 +133,7 @@ class Job:
             ) from None
 
     def stop(self, savepoint: str | os.PathLike[str] | None = None, drain: bool = False) -> None:
-        """End the job and wait for it, after a savepoint if a place is given.
+        """End the job and wait for it, after a savepoint if a path is given.
 
         What was not committed by a checkpoint is done again by the next start. With ``drain`` the sources end where they are,
         as if there were no more rows: open windows are emitted, everything that was read is committed, and the job is FINISHED
@@ -159,12 +159,12 @@ class Job:
 
     def to_dataframe(self, spark: Any, sink: str | None = None) -> Any:
         """The committed rows of a sink as a Spark DataFrame; name the sink when the pipeline has several."""
-        from tidegate.spark.frames import committed_rows
+        from tidegate.spark.results import committed_rows
 
         return committed_rows(spark, self._leader.publisher.outputs, sink)
 
     def _interrupted(self) -> str:
-        """Stop; gives the sentence for the user."""
+        """Stop; returns the sentence for the user."""
         self.stop()
         if self.status != "STOPPED":
             return f"interrupted: the job had ended status={self.status} job={self.name}"

@@ -1,4 +1,4 @@
-"""A pipeline: a name and its outputs, checked as a whole and ready to start."""
+"""A pipeline: a name and its outputs, checked together and ready to start."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tidegate.plan.capabilities import name_of, path_of
 from tidegate.plan.logical import LogicalPlan
 from tidegate.plan.operator import OperatorSpec
 from tidegate.plan.physical import PhysicalPlan
+from tidegate.planner.description import describe_state, fingerprint
 from tidegate.planner.explain import explain
 from tidegate.planner.names import check_name
-from tidegate.planner.shape import describe_state, fingerprint
 from tidegate.planner.stages import build, check_parallelism
 from tidegate.values import Json
 
@@ -149,14 +149,14 @@ def _check_outputs(outputs: tuple[object, ...]) -> None:
 
 
 def _check_sinks(specs: list[Write]) -> None:
-    """Two sinks in one place would overwrite or hide each other's rows."""
-    places = Counter(place for spec in specs if (place := _place(spec)) is not None)
-    for (kind, where), times in places.items():
+    """Two sinks with one path or name would overwrite or hide each other's rows."""
+    targets = Counter(target for spec in specs if (target := _target(spec)) is not None)
+    for (kind, where), times in targets.items():
         if times > 1:
-            raise InvalidUseError(f"two outputs write to the same place, give each its own {kind}={where}")
+            raise InvalidUseError(f"two outputs write to the same {kind}, give each its own {kind}={where}")
 
 
-def _place(spec: Write) -> tuple[str, str] | None:
+def _target(spec: Write) -> tuple[str, str] | None:
     path = path_of(spec.sink)
     if path is not None:
         return "path", os.path.abspath(path) if "://" not in str(path) else str(path)

@@ -21,11 +21,11 @@ from tidegate.plan.identity import last_part
 from tidegate.plan.units import is_event_time
 
 T = TypeVar("T")
-Place: TypeAlias = str | os.PathLike[str]
+LocalPath: TypeAlias = str | os.PathLike[str]
 
 
 def read_parquet(
-    path: Place | Sequence[Place],
+    path: LocalPath | Sequence[LocalPath],
     *,
     event_time: str | None = None,
     out_of_orderness: Duration = 0,

@@ -15,7 +15,7 @@ from tidegate.operators.source import Read
 from tidegate.plan.capabilities import Fed
 from tidegate.runtime.address import LOOPBACK
 from tidegate.runtime.contend import Contend
-from tidegate.runtime.running import starting
+from tidegate.runtime.jobs import starting
 from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.start import JobOptions, launch_job
 
@@ -46,23 +46,23 @@ def start_job(
     token_file: str | os.PathLike[str] | None = None,
 ) -> Job:
     """Check the session and the settings, then start the gang. Raises before anything is started."""
-    from tidegate.spark.cluster import driver_host, shared_place, slots
+    from tidegate.spark.cluster import driver_host, shared_url, slots
     from tidegate.spark.gang import SparkGang, check_session, register_format, warm_up
     from tidegate.spark.ship import check_sendable, ship_code
 
     _check_switches(overwrite=overwrite, append=append, allow_plaintext=allow_plaintext, standby=standby, takeover=takeover)
     _check_network(bind, tls, allow_plaintext)
-    given = None if store is None else _path("store", store)
+    chosen = None if store is None else _path("store", store)
     width = check_session(spark, parallelism)
     _check_room(pipeline, width, slots(spark))
     plan = pipeline.physical(width)
     check_sendable(plan)
     settings = checkpoint or CheckpointConfig()
-    place = settings.place(given) or given
+    url = settings.store_url(chosen) or chosen
     options = JobOptions(
         parallelism=width,
         checkpoint=replace(settings, data_dir=None),
-        store=None if place is None else shared_place(spark, place),
+        store=None if url is None else shared_url(spark, url),
         restore=_choice(restore),
         savepoint=_savepoint(restore),
         overwrite=overwrite,
@@ -99,16 +99,16 @@ def _contend(standby: bool, takeover: bool, checkpoint: CheckpointConfig) -> Con
     return "standby" if standby else "takeover" if takeover else "refuse"
 
 
-def _path(name: str, given: object) -> str:
-    if not isinstance(given, str | os.PathLike):
-        raise InvalidUseError(f"{name} is a path or a URL {name}={given!r}")
-    return str(os.fspath(given))
+def _path(name: str, value: object) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidUseError(f"{name} is a path or a URL {name}={value!r}")
+    return str(os.fspath(value))
 
 
 def _check_switches(**switches: object) -> None:
-    for name, given in switches.items():
-        if not isinstance(given, bool):
-            raise InvalidUseError(f"{name} is True or False {name}={given!r}")
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise InvalidUseError(f"{name} is True or False {name}={value!r}")
 
 
 def _check_network(bind: object, tls: object, allow_plaintext: bool) -> None:
@@ -143,7 +143,7 @@ def _choice(restore: str | int | os.PathLike[str]) -> RestoreChoice:
 
 
 def _savepoint(restore: str | int | os.PathLike[str]) -> str | None:
-    """The place of a savepoint, if that is what ``restore`` names."""
+    """The URL of a savepoint, if that is what ``restore`` names."""
     if isinstance(restore, int):
         return None
     text = os.fspath(restore)

@@ -55,7 +55,7 @@ col = pc.field
 class Stream:
     """Rows that are still to come.
 
-    Immutable: every method gives a new stream. Used twice, it is read once.
+    Immutable: every method returns a new stream. Used twice, it is read once.
     """
 
     __slots__ = ("_node",)
@@ -82,7 +82,7 @@ class Stream:
         return self._node
 
     def named(self, name: str) -> Stream:
-        """The same stream; the operator that gives it has this name in explain, metrics and checkpoints."""
+        """The same stream; the operator that emits it has this name in explain, metrics and checkpoints."""
         return Stream(_named(self._node, name))
 
     def filter(self, condition: pc.Expression) -> Stream:
@@ -103,7 +103,7 @@ class Stream:
         return self._project("select", chosen)
 
     def with_columns(self, **named: object) -> Stream:
-        """All columns and these: one of the same name is replaced, others come behind."""
+        """All columns and these: one of the same name is replaced, others come last."""
         if self.event_time in named:
             raise InvalidUseError(f"the event-time column can't be replaced, choose another name column={self.event_time!r}")
         where = "with_columns"
@@ -134,7 +134,7 @@ class Stream:
         return Stream(Union(**_over(self._node, *(self._alike(other) for other in others))))
 
     def join(self, other: Stream, on: str | Sequence[str], window: TimeWindow) -> Stream:
-        """Pairs of rows with equal keys in the same window, given when the window closes.
+        """Pairs of rows with equal keys in the same window, emitted when the window closes.
 
         Columns: the keys, ``window_start``, ``window_end``, then the other columns of both sides; a name that
         is taken gets ``_right``. Null keys never match. The event time of the result is ``window_end``.
@@ -165,7 +165,7 @@ class Stream:
         return KeyedStream(self, keys)
 
     def late(self) -> Stream:
-        """The rows that came too late for the windowed aggregate that gives this stream, as they came.
+        """The rows that came too late for the windowed aggregate that emits this stream, as they came.
 
         The aggregate then takes all rows instead of partial results, which costs more. Late rows have no event
         time: every watermark has passed them.
@@ -198,14 +198,14 @@ class Stream:
         return self._written(sink, "write")
 
     def collect(self, name: str = "result") -> Output:
-        """To the driver: ``job.collect(name)`` gives the committed rows."""
+        """To the driver: ``job.collect(name)`` returns the committed rows."""
         from tidegate.connectors.collect import CollectSink
 
         return self._written(CollectSink(check_name("a result", name)), "collect")
 
     def to_dataframe(self, spark: Any) -> Output:
-        """To the driver: ``job.to_dataframe(spark)`` gives the committed rows as a Spark DataFrame."""
-        from tidegate.spark.frames import need_session
+        """To the driver: ``job.to_dataframe(spark)`` returns the committed rows as a Spark DataFrame."""
+        from tidegate.spark.results import need_session
 
         need_session(spark)
         return self.collect("dataframe")
@@ -236,14 +236,16 @@ class Stream:
         same = [each.name for each in columns if each.is_field(self.event_time)]
         return self.event_time if self.event_time in same else next(iter(same), None)
 
-    def _plain_column(self, given: object) -> Column:
-        if isinstance(given, pc.Expression):
-            name = next((name for name in self.schema.names if given.equals(pc.field(name))), None)
+    def _plain_column(self, column_or_name: object) -> Column:
+        if isinstance(column_or_name, pc.Expression):
+            name = next((name for name in self.schema.names if column_or_name.equals(pc.field(name))), None)
             if name is None:
-                column("select", "", given, self.schema)
-                raise InvalidUseError(f"select: a computed column needs a name, write select(name=...) expression={given}")
-            given = name
-        return passed_on(need_column("select", given, self.schema))
+                column("select", "", column_or_name, self.schema)
+                raise InvalidUseError(
+                    f"select: a computed column needs a name, write select(name=...) expression={column_or_name}"
+                )
+            column_or_name = name
+        return passed_on(need_column("select", column_or_name, self.schema))
 
     def _keeps_event_time(self, schema: pa.Schema) -> bool:
         time = self.event_time
@@ -283,7 +285,7 @@ class KeyedStream:
         return WindowedStream(self._stream, self._keys, self._stream._window("window", window))
 
     def aggregate(self, **aggregates: AggregateCall) -> Stream:
-        """Running aggregates: one row per key over all rows so far, with the keys and the names given.
+        """Running aggregates: one row per key over all rows so far, with the keys and the results.
 
         Keys that changed come once per epoch, and at the end; without checkpoints, with every batch. A row
         replaces the key's rows before it. The result has no event time.
@@ -307,13 +309,13 @@ class KeyedStream:
         """What ``function(batch, state) -> (output, state)`` makes of each RecordBatch.
 
         ``state`` has one row per distinct key of the batch: the keys and the columns of ``state=``, nulls for a
-        new key. What is given back replaces it; a key that is left out is forgotten. All rows of a key come to
+        new key. What the function returns replaces it; a key that is left out is forgotten. All rows of a key come to
         the same subtask, in batches of any size. The function runs on a thread of its own. Signals and parameters are as in
         ``map_batches``.
         """
         process_arguments(function, state, output)
         output = carried("process", output)
-        whole = process_state("process", self._keys, state, self._stream.schema)
+        complete = process_state("process", self._keys, state, self._stream.schema)
         time = self._stream.event_time if self._stream._keeps_event_time(output) else None
         return Stream(
             Process(
@@ -321,7 +323,7 @@ class KeyedStream:
                 event_time=time,
                 inputs=(self._stream.node,),
                 keys=self._keys,
-                state=whole,
+                state=complete,
                 function=function,
                 parameters=parameters_of(function, parameters),
             )
@@ -346,7 +348,7 @@ class WindowedStream:
         return self._given[0].late()
 
     def aggregate(self, **aggregates: AggregateCall) -> Stream:
-        """One row per key and window: keys, ``window_start``, ``window_end``, the names given.
+        """One row per key and window: keys, ``window_start``, ``window_end``, the results.
 
         It comes once, when the window closes. The event time of the result is ``window_end``, so windows can
         be put on windows: a row comes before the watermark that closed its window, so it is never late there.
@@ -391,7 +393,7 @@ class Output:
 
     def to_dataframe(self, spark: Any) -> Any:
         """The rows that are published now, as a Spark DataFrame. For ``write_parquet``; a job does it for ``collect`` too."""
-        from tidegate.spark.frames import committed_rows
+        from tidegate.spark.results import committed_rows
 
         node = self._node
         while not isinstance(node, Write):

@@ -38,7 +38,7 @@ class Throttle:
 
 
 class Backlog:
-    """Windows that all close at once, each with so many keys that its results fill a batch: one batch per window.
+    """Windows that all close at once, each with enough keys that its results fill a batch: one batch per window.
 
     The row that closes them comes when there is a file named ``gate``. One split per node. It never ends: whoever measures
     stops the job.
@@ -83,15 +83,15 @@ class Backlog:
 
 
 class Flood:
-    """One row at a time: ``rows`` of them, and then nothing. ``ahead``: all at once, else only the first."""
+    """One row at a time: ``rows`` of them, and then nothing. ``at_once``: all of them, else only the first."""
 
     schema = SCHEMA
     event_time = "ts"
     out_of_orderness = 0
     bounded = False
 
-    def __init__(self, rows: int, ahead: bool) -> None:
-        self._rows, self._ahead = rows, ahead
+    def __init__(self, rows: int, at_once: bool) -> None:
+        self._rows, self._at_once = rows, at_once
 
     def splits(self) -> Sequence[Split]:
         return [Split("flood", 0)]
@@ -100,12 +100,12 @@ class Flood:
         one = _batch(np.zeros(1, np.int64), np.zeros(1, np.int64))
         position = int(str(offset or 0))
         # What a recovered job reads first, where nothing is in flight, is one more row.
-        count = self._rows if self._ahead else position + 1
+        count = self._rows if self._at_once else position + 1
         return Pieces(lambda _: one, lambda: count, position)
 
 
 class Pieces:
-    """Gives ``count()`` batches, one per poll, and then nothing."""
+    """Returns ``count()`` batches, one per poll, and then nothing."""
 
     def __init__(self, make: Callable[[int], pa.RecordBatch], count: Callable[[], int], position: int) -> None:
         self._make, self._count, self._position = make, count, position
@@ -132,9 +132,9 @@ def backlog_pipeline(source: Backlog, output: Path) -> tg.Pipeline:
     return tg.Pipeline("backlog", results.map_batches(slow).write_parquet(output))
 
 
-def flood_pipeline(rows: int, function: Throttle, output: Path, *, ahead: bool) -> tg.Pipeline:
-    """Rows in front of a slow function."""
-    stream = tg.from_source(Flood(rows, ahead)).map_batches(function)
+def flood_pipeline(rows: int, function: Throttle, output: Path, *, at_once: bool) -> tg.Pipeline:
+    """Rows upstream of a slow function."""
+    stream = tg.from_source(Flood(rows, at_once)).map_batches(function)
     return tg.Pipeline("flood", stream.write_parquet(output))
 
 

@@ -34,7 +34,7 @@ NOT_MEASURED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CoreSettings:
     """How much to measure. ``calls`` is per round of a step, ``samples`` how often what takes milliseconds is done."""
 
     calls: int = 50_000
@@ -51,7 +51,7 @@ class Settings:
                 raise InvalidUseError(f"{name} is at least 1 {name}={getattr(self, name)}")
 
     @classmethod
-    def quick(cls) -> Settings:
+    def quick(cls) -> CoreSettings:
         """Just enough to see that everything works; the figures are worth nothing."""
         return cls(calls=20, rounds=2, samples=2, jobs=1, state_bytes=30_000, rows=2_000, pairs=1)
 
@@ -59,7 +59,7 @@ class Settings:
 # -- F-DCKP-001: a source's injector -------------------------------------------------------------------------
 
 
-def python_call(settings: Settings) -> Reading:
+def python_call(settings: CoreSettings) -> Reading:
     """What to compare the nanoseconds with: no Python function can be quicker than an empty one."""
 
     def nothing(now_ms: int) -> None:
@@ -69,7 +69,7 @@ def python_call(settings: Settings) -> Reading:
     return Reading(name="python_call", values=values, unit="ns", what="an empty Python function, for comparison")
 
 
-def bench_poll_barrier_no_pending(settings: Settings) -> Reading:
+def bench_poll_barrier_no_pending(settings: CoreSettings) -> Reading:
     """A source asks between two batches whether a barrier is due, and none is."""
     injector = _injector()
     values = per_call("poll(0)", {"poll": injector.poll_barrier}, settings.calls, settings.rounds)
@@ -77,7 +77,7 @@ def bench_poll_barrier_no_pending(settings: Settings) -> Reading:
     return Reading(name="bench_poll_barrier_no_pending", values=values, unit="ns", target=10, what=what)
 
 
-def bench_poll_barrier_with_pending(settings: Settings) -> Reading:
+def bench_poll_barrier_with_pending(settings: CoreSettings) -> Reading:
     """The same with a command waiting: it is taken, checked and made a barrier."""
 
     def waiting(count: int) -> Iterable[Callable[[int], CheckpointBarrier | None]]:
@@ -95,7 +95,7 @@ def bench_poll_barrier_with_pending(settings: Settings) -> Reading:
     return Reading(name="bench_poll_barrier_with_pending", values=values, unit="ns", target=30, what=what)
 
 
-def bench_barrier_injection_throughput(settings: Settings) -> Reading:
+def bench_barrier_injection_throughput(settings: CoreSettings) -> Reading:
     """Command, barrier, confirmation, over and over in one thread."""
 
     def work(commands: Iterable[InjectBarrierCommand]) -> None:
@@ -124,7 +124,7 @@ def bench_barrier_injection_throughput(settings: Settings) -> Reading:
 # -- F-DCKP-001: a subtask -----------------------------------------------------------------------------------
 
 
-def bench_barrier_processing(settings: Settings) -> Reading:
+def bench_barrier_processing(settings: CoreSettings) -> Reading:
     """A barrier comes in, has its turn, fires, goes onto the output and leaves it. There is no state to freeze."""
 
     def work(messages: Iterable[Barrier[Any]]) -> None:
@@ -143,7 +143,7 @@ def bench_barrier_processing(settings: Settings) -> Reading:
     return Reading(name="bench_barrier_processing", values=values, unit="ns", target=50, what=what)
 
 
-def bench_stream_message_push_pop(settings: Settings) -> Reading:
+def bench_stream_message_push_pop(settings: CoreSettings) -> Reading:
     """One event into the queue of a channel and out of it."""
     queue: OutputQueue[Any] = OutputQueue(0)
     names = {"put": queue.put, "take": queue.take, "event": Event("payload", 100)}
@@ -152,7 +152,7 @@ def bench_stream_message_push_pop(settings: Settings) -> Reading:
     return Reading(name="bench_stream_message_push_pop", values=values, unit="ns", target=60, what=what)
 
 
-def subtask_event(settings: Settings) -> Reading:
+def subtask_event(settings: CoreSettings) -> Reading:
     """What the protocol costs a batch of rows at one subtask, whatever the rows cost."""
     subtask: Subtask[Any] = Subtask([0], [0])
     names = {"s": subtask, "event": Event("payload", 100)}
@@ -180,8 +180,8 @@ STEPS = (
 STAGES = 7
 
 
-def run(settings: Settings, work: Path, step: Callable[[str], None]) -> dict[str, Any]:
-    """Measure everything; gives one document. Blocks for most of a minute. ``step`` is told what comes, ``STAGES`` times."""
+def run(settings: CoreSettings, work: Path, step: Callable[[str], None]) -> dict[str, Any]:
+    """Measure everything; returns one document. Blocks for most of a minute. ``step`` is told what comes, ``STAGES`` times."""
     step("single steps")
     readings = [measure(settings) for measure in STEPS]
     step("manifests of ten nodes")

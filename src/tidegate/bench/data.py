@@ -34,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """What to make. Equal specs give equal files, on any machine."""
+    """What to make. Equal specs make equal files, on any machine."""
 
     name: str
     rows: int
@@ -64,7 +64,7 @@ class DataSpec:
 
 
 def ensure(spec: DataSpec, root: Path, tell: Callable[[int], None] = lambda rows: None) -> Path:
-    """The directory with these rows below ``root``; made if it is not there, whole or not at all.
+    """The directory with these rows below ``root``; made if it is not there, complete or not at all.
 
     ``tell`` gets the number of rows written so far. Blocks for about a second per five million rows.
     """

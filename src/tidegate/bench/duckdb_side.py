@@ -1,4 +1,4 @@
-"""The same questions to DuckDB, in one shot over the whole files: what a batch engine reaches."""
+"""The same questions to DuckDB, in one shot over all files: what a batch engine reaches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidegate.bench.workloads import WINDOW_MS, Measured, Place, Shape
+from tidegate.bench.workloads import WINDOW_MS, RunPaths, RunResult, Shape
 from tidegate.errors import InvalidUseError
 
 _AGGREGATE = f"""
@@ -38,15 +38,15 @@ def connect(threads: int) -> Any:
     return connection
 
 
-def run(shape: Shape, place: Place, rows: int, threads: int) -> Measured:
+def run(shape: Shape, paths: RunPaths, rows: int, threads: int) -> RunResult:
     """Answer it and write Parquet, with DuckDB's defaults. Blocks."""
-    place.output.mkdir(parents=True, exist_ok=True)
-    question = QUESTIONS[shape].format(*(quoted(folder / "*.parquet") for folder in place.inputs))
-    target = place.output / "result.parquet"
+    paths.output.mkdir(parents=True, exist_ok=True)
+    question = QUESTIONS[shape].format(*(quoted(folder / "*.parquet") for folder in paths.inputs))
+    target = paths.output / "result.parquet"
     with connect(threads) as connection:
         started = time.perf_counter()
         (written,) = connection.execute(f"COPY ({question}) TO '{quoted(target)}' (FORMAT parquet)").fetchone()
-        return Measured(rows, time.perf_counter() - started, int(written))
+        return RunResult(rows, time.perf_counter() - started, int(written))
 
 
 def quoted(path: Path) -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.bench.plot import svg
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import (
     CommittableEntry,
@@ -32,9 +32,9 @@ from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.sinks import Publisher
-from tidegate.store.base import Store
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.store.durable import DurableFileStore
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 NODES = 2
@@ -53,7 +53,7 @@ CONFIG = DistributedCheckpointConfig(checkpoint_interval_ms=None, gc_retain_coun
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the store held after so many checkpoints."""
+    """What the store held after this many checkpoints."""
 
     checkpoints: int
     objects: int
@@ -69,7 +69,7 @@ class Driver:
         self.store = store
         self.log = LogStore(store, SHAPE.job)
         self.machine = DistributedCheckpointCoordinator(SHAPE, CONFIG, name, host="bench", pid=1)
-        self._blocking = BlockingWork(self.log, Publisher(PhysicalPlan(SHAPE.job, ())), Spools())
+        self._blocking = BlockingWork(self.log, SinkPublisher(PhysicalPlan(SHAPE.job, ())), Spools())
         self._now_ms = 0
         self.tell(self.log.recent())
 
@@ -78,13 +78,13 @@ class Driver:
         self._now_ms += 1_000
         self.tell(ev.TriggerRequested("r"))
 
-    def tell(self, event: ev.Event) -> None:
+    def tell(self, event: ev.CoordinatorEvent) -> None:
         waiting = [event]
         while waiting:
             for order in self.machine.handle(waiting.pop(0), self._now_ms, 1_700_000_000_000 + self._now_ms):
                 waiting += self._performed(order)
 
-    def _performed(self, order: do.Effect) -> Iterator[ev.Event]:
+    def _performed(self, order: do.CoordinatorEffect) -> Iterator[ev.CoordinatorEvent]:
         match order:
             case do.PutEntry():
                 yield self._blocking.put(order)
@@ -127,7 +127,7 @@ class Driver:
 
 
 def grow(store: Store, checkpoints: int, *, every: int = 500, killed_every: int = 2_000) -> Iterator[Sample]:
-    """Take so many checkpoints, and look now and then. A driver is killed as often as said and replaced."""
+    """Take this many checkpoints, and look now and then. A driver is killed as often as said and replaced."""
     driver = Driver(store, "leader-0")
     for number in range(1, checkpoints + 1):
         driver.checkpoint()
@@ -144,10 +144,10 @@ def look(store: Store, checkpoints: int) -> Sample:
     return Sample(checkpoints, len(every), sum(info.size_bytes for info in every), len(log), sum(log))
 
 
-def main(checkpoints: int = 20_000, place: str | None = None, picture: str | None = None) -> None:
+def main(checkpoints: int = 20_000, url: str | None = None, picture: str | None = None) -> None:
     """Print the curve, and draw it."""
     with tempfile.TemporaryDirectory(prefix="tidegate-growth-") as folder:
-        store = DurableFileStore(Path(folder), durable=False) if place is None else open_store(place)
+        store = DurableFileStore(Path(folder), durable=False) if url is None else open_store(url)
         samples = []
         print("checkpoints objects bytes log_entries log_bytes")
         for sample in grow(store, checkpoints):

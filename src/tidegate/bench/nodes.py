@@ -1,6 +1,6 @@
 """The benchmarks of the suite `core` that need nodes: real coordinators, stores, sockets and jobs.
 
-Nodes are threads of this process and share one interpreter, so a figure here is worse than processes would give. The
+Nodes are threads of this process and share one interpreter, so a figure here is worse than that of processes would be. The
 network is this machine's own, and the store a directory that is synced.
 """
 
@@ -24,7 +24,8 @@ from tidegate.api.job import Job
 from tidegate.bench.timing import Reading, seconds
 from tidegate.bench.unaligned import on_threads
 from tidegate.core.barrier.messages import Barrier, CheckpointBarrier
-from tidegate.core.checkpoint import events, orders
+from tidegate.core.checkpoint import effects as do
+from tidegate.core.checkpoint import events
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.checkpoint.manifest import (
     CommittableEntry,
@@ -108,31 +109,31 @@ class Reign:
         self._tell(events.GangRunning(GANG, everyone, everyone))
 
     def checkpoint(self, log: LogStore) -> tuple[float, float]:
-        """Seconds from the first report to the order to put the manifest, and to its commit."""
+        """Seconds from the first report to the effect that puts the manifest, and to its commit."""
         self._tell(events.TriggerRequested("bench"))
         assert self._machine.attempt is not None
         number = self._machine.attempt.checkpoint_id
         reports = [_report(NodeId(node), number).to_json() for node in range(MANIFEST_NODES)]
         begun = time.perf_counter()
-        given = [order for report in reports for order in self._prepared(report)]
+        effects = [effect for report in reports for effect in self._prepared(report)]
         aggregated = time.perf_counter() - begun
-        (put,) = (order for order in given if isinstance(order, orders.PutEntry))
+        (put,) = (effect for effect in effects if isinstance(effect, do.PutEntry))
         assert isinstance(put.entry, Commit) and log.create(put.entry) is None
         after = self._answer([put])
         committed = time.perf_counter() - begun
-        for order in after:
-            if isinstance(order, orders.Publish):
-                self._tell(events.Published(order.epoch))
+        for effect in after:
+            if isinstance(effect, do.Publish):
+                self._tell(events.Published(effect.epoch))
         return aggregated, committed
 
-    def _prepared(self, report: bytes) -> list[orders.Effect]:
+    def _prepared(self, report: bytes) -> list[do.CoordinatorEffect]:
         return self._tell(events.NodePrepared(PrepareAck.from_json(report)))
 
-    def _answer(self, given: Sequence[orders.Effect]) -> list[orders.Effect]:
-        (put,) = (order for order in given if isinstance(order, orders.PutEntry))
+    def _answer(self, effects: Sequence[do.CoordinatorEffect]) -> list[do.CoordinatorEffect]:
+        (put,) = (effect for effect in effects if isinstance(effect, do.PutEntry))
         return self._tell(events.PutAnswered(put.slot, put.write_id, events.Written()))
 
-    def _tell(self, event: events.Event) -> list[orders.Effect]:
+    def _tell(self, event: events.CoordinatorEvent) -> list[do.CoordinatorEffect]:
         return self._machine.handle(event, 0, 1)
 
 
@@ -218,7 +219,7 @@ def cross_node_barrier(samples: int) -> Reading:
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("payload", pa.binary())])
 
 
-class Waiting:
+class WaitingSource:
     """Rows that never match, in one split per node, and then nothing. Remembers when each split's offset was taken.
 
     An offset is taken in the step in which the barrier is emitted, and at no other time: that is when it was injected.
@@ -241,9 +242,9 @@ class Waiting:
 
 
 class WaitingReader:
-    """Reads one split of ``Waiting``."""
+    """Reads one split of ``WaitingSource``."""
 
-    def __init__(self, source: Waiting, split: str, position: int) -> None:
+    def __init__(self, source: WaitingSource, split: str, position: int) -> None:
         self._source, self._split, self._position = source, split, position
 
     @property
@@ -274,12 +275,12 @@ def _block(node: int, block: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([times, pa.array(keys), payload], schema=SCHEMA)
 
 
-def _start(source: Waiting, place: Path, checkpoint: tg.CheckpointConfig = BY_HAND) -> Job:
-    """A job that keeps all rows of ``source`` as state. Gives it when they are all in."""
-    left, right = tg.from_source(source), tg.from_source(Waiting(0))
+def _start(source: WaitingSource, folder: Path, checkpoint: tg.CheckpointConfig = BY_HAND) -> Job:
+    """A job that keeps all rows of ``source`` as state. Returns it when they are all in."""
+    left, right = tg.from_source(source), tg.from_source(WaitingSource(0))
     joined = left.join(right, on="key", window=tg.tumbling("1h"))
-    pipeline = tg.Pipeline("bench", joined.write_parquet(place / "out"))
-    job = on_threads(pipeline, NODES, str(place / "store"), checkpoint)
+    pipeline = tg.Pipeline("bench", joined.write_parquet(folder / "out"))
+    job = on_threads(pipeline, NODES, str(folder / "store"), checkpoint)
     try:
         _await(job, source.rows_per_split * NODES)
     except BaseException:
@@ -298,10 +299,10 @@ def _await(job: Job, rows: int) -> None:
         time.sleep(0.01)
 
 
-def barrier_injection(place: Path, samples: int) -> Reading:
+def barrier_injection(folder: Path, samples: int) -> Reading:
     """From the request of a checkpoint until the sources of all nodes have put its barrier into the stream."""
-    source = Waiting(0)
-    job = _start(source, place)
+    source = WaitingSource(0)
+    job = _start(source, folder)
     values = []
     try:
         job.checkpoint(60_000)  # the first one finds nodes that are still opening channels
@@ -313,22 +314,22 @@ def barrier_injection(place: Path, samples: int) -> Reading:
             values.append((max(source.emitted.values()) - begun) * 1e3)
     finally:
         job.stop()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     what = "checkpoint() until the sources of 3 idle nodes emitted the barrier"
     return Reading(name="bench_barrier_injection_3_nodes", values=tuple(values), unit="ms", target=50, what=what)
 
 
-def distributed_checkpoint(place: Path, jobs: int, state_bytes: int) -> Reading:
+def distributed_checkpoint(folder: Path, jobs: int, state_bytes: int) -> Reading:
     """The first checkpoint of a job with this much state, which uploads all of it. A new job for every round."""
     values, uploaded = [], 0
     for _ in range(jobs):
-        job = _start(Waiting(state_bytes), place)
+        job = _start(WaitingSource(state_bytes), folder)
         try:
             values.append(seconds(partial(job.checkpoint, 60_000)))
             uploaded = job.checkpoints()[-1]["bytes"]
         finally:
             job.stop()
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
     return Reading(
         name="bench_distributed_checkpoint_3_nodes_100mb",
         values=tuple(values),
@@ -338,15 +339,15 @@ def distributed_checkpoint(place: Path, jobs: int, state_bytes: int) -> Reading:
     )
 
 
-def leader_failover(place: Path, takeovers: int) -> Reading:
+def leader_failover(folder: Path, takeovers: int) -> Reading:
     """A coordinator that leads is killed: from the kill to the next commit, with the same gang."""
-    log = LogStore(open_store(str(place / "store")), "bench")
-    job = _start(Waiting(0), place, EVERY_200_MS)
+    log = LogStore(open_store(str(folder / "store")), "bench")
+    job = _start(WaitingSource(0), folder, EVERY_200_MS)
     values = []
     try:
         for _ in range(takeovers):
             before = log.view().term or 0
-            asked = ["coordinator", str(place / "store"), "--job", "bench", "--takeover"]
+            asked = ["coordinator", str(folder / "store"), "--job", "bench", "--takeover"]
             command = [sys.executable, "-m", "tidegate.cli.main", *asked]
             coordinator = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
@@ -359,7 +360,7 @@ def leader_failover(place: Path, takeovers: int) -> Reading:
             values.append(time.perf_counter() - begun)
     finally:
         job.stop()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     what = "kill -9 of a leading coordinator to the next commit, 3 nodes as threads that go on; the loss is noticed too"
     return Reading(name="bench_leader_failover", values=tuple(values), unit="s", target=5, what=what)
 
@@ -377,13 +378,13 @@ def _await_commit(log: LogStore, term: int) -> int:
 # -- rows with and without checkpoints -----------------------------------------------------------------------
 
 
-def hot_path(place: Path, pairs: int, rows: int) -> list[Reading]:
+def hot_path(folder: Path, pairs: int, rows: int) -> list[Reading]:
     """The same job without checkpoints and with one every second, in turns. The cost is taken pair by pair."""
-    _whole_run(place, max(1, rows // 20), None)
+    _complete_run(folder, max(1, rows // 20), None)
     baseline, costs, checkpoints = [], [], []
     for number in range(pairs):
         order = (None, INTERVAL) if number % 2 else (INTERVAL, None)  # whoever goes second meets a warmer machine
-        runs = {interval: _whole_run(place, rows, interval) for interval in order}
+        runs = {interval: _complete_run(folder, rows, interval) for interval in order}
         (off_s, _), (on_s, committed) = runs[None], runs[INTERVAL]
         baseline.append(rows / off_s / 1e6)
         costs.append((1 - off_s / on_s) * 100)
@@ -406,17 +407,17 @@ def hot_path(place: Path, pairs: int, rows: int) -> list[Reading]:
     ]
 
 
-def _whole_run(place: Path, rows: int, interval: str | None) -> tuple[float, int]:
+def _complete_run(folder: Path, rows: int, interval: str | None) -> tuple[float, int]:
     """Seconds from the start to the end of a job, and its checkpoints, the last one included."""
     windows = tg.generate(rows, keys=1_000).key_by("key").window(tg.tumbling("10s"))
     results = windows.aggregate(n=tg.count(), total=tg.sum("value"))
-    pipeline = tg.Pipeline("rows", results.write_parquet(place / "out"))
+    pipeline = tg.Pipeline("rows", results.write_parquet(folder / "out"))
     begun = time.perf_counter()
-    job = on_threads(pipeline, 1, str(place / "store"), tg.CheckpointConfig(interval=interval))
+    job = on_threads(pipeline, 1, str(folder / "store"), tg.CheckpointConfig(interval=interval))
     try:
         if not job.await_termination(WAIT_S):
             job.stop()
             raise JobFailedError(f"the rows took longer than {WAIT_S:.0f} s")
         return time.perf_counter() - begun, len(job.checkpoints())
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The suite `pipeline`: every workload on every engine in turn, then checkpoints on against off, in whole runs and within one.
+"""The suite `pipeline`: every workload on every engine in turn, then checkpoints on against off, in complete runs and within one.
 
-Engines take turns within one process, so that a busy neighbour hits all of them alike. Every figure is given
-as lowest, middle and highest. A run counts whole: from the call that starts the work to its end, on a session
+Engines take turns within one process, so that a busy neighbour hits all of them alike. Every figure is reported
+as lowest, middle and highest. A run is timed from the call that starts the work to its end, on a session
 that is up and warm.
 """
 
@@ -20,7 +20,7 @@ from tidegate.bench import duckdb_side, structured_streaming, tidegate_side
 from tidegate.bench.compare import Comparison, compare
 from tidegate.bench.data import ensure, first_files
 from tidegate.bench.switching import STRETCH_S, WARM_UP_S
-from tidegate.bench.workloads import WINDOW_MS, Measured, Place, Workload, spread, workloads
+from tidegate.bench.workloads import WINDOW_MS, RunPaths, RunResult, Workload, spread, workloads
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.spark.session import Session
 
@@ -28,11 +28,11 @@ INTERVAL = "1s"
 WARM_UP_ROWS = 2_000_000
 CALIBRATIONS_MAX = 3
 NODE_ROWS_PER_SECOND_MAX = 40_000_000
-"""No node is as fast: so many rows last long enough."""
+"""No node is as fast: this many rows last long enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PipelineSettings:
     """How much to measure."""
 
     rows: int = 20_000_000
@@ -69,18 +69,18 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class PipelineBench:
     """Where to work, and whom to tell what is going on: ``step`` once per step, ``tell`` in between."""
 
     spark: Session
-    settings: Settings
+    settings: PipelineSettings
     data: Path
     work: Path
     step: Callable[[str], None]
     tell: Callable[[str], None]
 
     def run(self) -> dict[str, Any]:
-        """Measure everything; gives one document. Blocks for minutes."""
+        """Measure everything; returns one document. Blocks for minutes."""
         self._warm_up()
         chosen = workloads(self.settings.rows, self.settings.workloads)
         results = [self._workload(workload) for workload in chosen] if self.settings.rounds else []
@@ -94,7 +94,7 @@ class Bench:
 
     def _workload(self, workload: Workload) -> dict[str, Any]:
         folders = self._folders(workload)
-        runs: dict[str, list[Measured]] = {"tidegate": [], "duckdb": [], "structured_streaming": []}
+        runs: dict[str, list[RunResult]] = {"tidegate": [], "duckdb": [], "structured_streaming": []}
         comparisons = []
         for number in range(1, self.settings.rounds + 1):
             self.step(f"{workload.name}: round {number} of {self.settings.rounds}")
@@ -102,31 +102,33 @@ class Bench:
                 comparisons.append(self._round(workload, folders, scratch, runs))
         return _result(workload, {name: kept for name, kept in runs.items() if kept}, comparisons)
 
-    def _round(self, workload: Workload, folders: tuple[Path, ...], scratch: Path, runs: dict[str, list[Measured]]) -> Comparison:
+    def _round(
+        self, workload: Workload, folders: tuple[Path, ...], scratch: Path, runs: dict[str, list[RunResult]]
+    ) -> Comparison:
         threads = self.settings.parallelism
-        ours = Place(folders, scratch / "tidegate", scratch / "store")
+        ours = RunPaths(folders, scratch / "tidegate", scratch / "store")
         runs["tidegate"].append(self._tidegate(workload, ours, INTERVAL))
-        theirs = Place(folders, scratch / "duckdb", scratch / "none")
+        theirs = RunPaths(folders, scratch / "duckdb", scratch / "none")
         runs["duckdb"].append(duckdb_side.run(workload.shape, theirs, workload.rows, threads))
         if self.settings.streaming_rows != 0:
             runs["structured_streaming"].append(self._streaming(workload, folders, scratch))
         return compare(workload.shape, ours.output, theirs.output, threads)
 
-    def _tidegate(self, workload: Workload, place: Place, interval: str | None) -> Measured:
-        asked = tidegate_side.pipeline(workload.shape, place, workload.name)
-        return tidegate_side.run(self.spark, asked, place, workload.rows, self.settings.parallelism, interval)
+    def _tidegate(self, workload: Workload, paths: RunPaths, interval: str | None) -> RunResult:
+        asked = tidegate_side.pipeline(workload.shape, paths, workload.name)
+        return tidegate_side.run(self.spark, asked, paths, workload.rows, self.settings.parallelism, interval)
 
-    def _streaming(self, workload: Workload, folders: tuple[Path, ...], scratch: Path) -> Measured:
-        """It takes minutes for all rows; whoever has less time gives it the first files only."""
+    def _streaming(self, workload: Workload, folders: tuple[Path, ...], scratch: Path) -> RunResult:
+        """It takes minutes for all rows; whoever has less time passes it the first files only."""
         asked = workload.rows if self.settings.streaming_rows is None else self.settings.streaming_rows
         share = -(-asked // len(folders))
         chosen = [first_files(folder, share) for folder in folders]
         inputs = tuple(
             structured_streaming.link_files(files, scratch / f"input-{number}") for number, (files, _) in enumerate(chosen)
         )
-        place = Place(inputs, scratch / "streaming", scratch / "streaming-checkpoint")
+        paths = RunPaths(inputs, scratch / "streaming", scratch / "streaming-checkpoint")
         rows = sum(found for _, found in chosen)
-        return structured_streaming.run(self.spark, workload.shape, place, rows, self.settings.parallelism)
+        return structured_streaming.run(self.spark, workload.shape, paths, rows, self.settings.parallelism)
 
     # -- checkpoints on against off ------------------------------------------------------------------------
 
@@ -156,13 +158,13 @@ class Bench:
             times = max(times + 1, int(times * self.settings.seconds / seconds * 1.1) + 1)
         return times
 
-    def _steady(self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None) -> Measured:
+    def _steady(self, workload: Workload, folder: tuple[Path, ...], times: int, interval: str | None) -> RunResult:
         with fresh_folder(self.work) as scratch:
-            place = Place(folder, scratch / "output", scratch / "store")
-            asked = tidegate_side.steady(place, "steady", times, _span_ms(workload))
+            paths = RunPaths(folder, scratch / "output", scratch / "store")
+            asked = tidegate_side.steady(paths, "steady", times, _span_ms(workload))
             rows = workload.rows * times
-            measured = tidegate_side.run(self.spark, asked, place, rows, self.settings.parallelism, interval)
-            _check_complete(place, times)
+            measured = tidegate_side.run(self.spark, asked, paths, rows, self.settings.parallelism, interval)
+            _check_complete(paths, times)
             return measured
 
     def _within_one_job(self) -> dict[str, Any]:
@@ -172,9 +174,9 @@ class Bench:
         seconds = WARM_UP_S + 2 * STRETCH_S * (self.settings.switches + 1)
         times = math.ceil(seconds * NODE_ROWS_PER_SECOND_MAX * self.settings.parallelism / workload.rows)
         with fresh_folder(self.work) as scratch:
-            place = Place(folder, scratch / "output", scratch / "store")
-            asked = tidegate_side.steady(place, "switching", times, _span_ms(workload))
-            measured = tidegate_side.switched(self.spark, asked, place, self.settings.parallelism, self.settings.switches)
+            paths = RunPaths(folder, scratch / "output", scratch / "store")
+            asked = tidegate_side.steady(paths, "switching", times, _span_ms(workload))
+            measured = tidegate_side.switched(self.spark, asked, paths, self.settings.parallelism, self.settings.switches)
         return {"workload": workload.name, "interval": INTERVAL, **measured}
 
     # -- around it -----------------------------------------------------------------------------------------
@@ -186,9 +188,9 @@ class Bench:
         for workload in workloads(min(WARM_UP_ROWS, self.settings.rows), chosen):
             folders = self._folders(workload)
             with fresh_folder(self.work) as scratch:
-                self._tidegate(workload, Place(folders, scratch / "tidegate", scratch / "store"), INTERVAL)
-                place = Place(folders, scratch / "duckdb", scratch / "none")
-                duckdb_side.run(workload.shape, place, workload.rows, self.settings.parallelism)
+                self._tidegate(workload, RunPaths(folders, scratch / "tidegate", scratch / "store"), INTERVAL)
+                paths = RunPaths(folders, scratch / "duckdb", scratch / "none")
+                duckdb_side.run(workload.shape, paths, workload.rows, self.settings.parallelism)
                 if self.settings.streaming_rows != 0:
                     self._streaming(workload, folders, scratch)
 
@@ -213,21 +215,21 @@ def fresh_folder(work: Path) -> Iterator[Path]:
 
 
 def _span_ms(workload: Workload) -> int:
-    """Whole windows, and longer than the rows last: every reading of the files has windows of its own."""
+    """A multiple of the window, and longer than the rows last: every reading of the files has windows of its own."""
     spec = workload.inputs[0]
     lasts_ms = spec.rows * 1_000 // spec.rows_per_second + spec.disorder_ms
     return (lasts_ms // WINDOW_MS + 1) * WINDOW_MS
 
 
-def _check_complete(place: Place, times: int) -> None:
+def _check_complete(paths: RunPaths, times: int) -> None:
     """A run that left out rows is fast and worth nothing."""
-    asked = tidegate_side.rows_asked(place.inputs[0]) * times
-    counted = tidegate_side.rows_counted(place.output)
+    asked = tidegate_side.rows_asked(paths.inputs[0]) * times
+    counted = tidegate_side.rows_counted(paths.output)
     if counted != asked:
-        raise JobFailedError(f"the run's counts add up to {counted:,} rows, not to the {asked:,} that it was given")
+        raise JobFailedError(f"the run's counts add up to {counted:,} rows, not to the {asked:,} of its input")
 
 
-def _result(workload: Workload, runs: dict[str, list[Measured]], comparisons: list[Comparison]) -> dict[str, Any]:
+def _result(workload: Workload, runs: dict[str, list[RunResult]], comparisons: list[Comparison]) -> dict[str, Any]:
     engines = {name: engine_result(kept) for name, kept in runs.items()}
     ours = engines["tidegate"]["rows_per_second"]["median"]
     return {
@@ -243,7 +245,7 @@ def _result(workload: Workload, runs: dict[str, list[Measured]], comparisons: li
     }
 
 
-def engine_result(runs: list[Measured]) -> dict[str, Any]:
+def engine_result(runs: list[RunResult]) -> dict[str, Any]:
     """All runs of one engine at one workload."""
     return {
         "rows": runs[0].rows,
@@ -255,7 +257,7 @@ def engine_result(runs: list[Measured]) -> dict[str, Any]:
     }
 
 
-def _overhead(workload: Workload, times: int, pairs: list[tuple[Measured, Measured]], seconds: float) -> dict[str, Any]:
+def _overhead(workload: Workload, times: int, pairs: list[tuple[RunResult, RunResult]], seconds: float) -> dict[str, Any]:
     """What checkpoints cost: one minus the speed with them over the speed without, pair by pair."""
     costs = [1.0 - on.rows_per_second / off.rows_per_second for on, off in pairs]
     return {

@@ -1,6 +1,6 @@
 """The same questions to Spark Structured Streaming, set up as well as its documentation knows.
 
-That is RocksDB state with changelog checkpoints, as many shuffle partitions as cores, a whole file per batch.
+That is RocksDB state with changelog checkpoints, as many shuffle partitions as cores, a complete file per batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, Measured, Place, Shape
+from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, RunPaths, RunResult, Shape
 from tidegate.spark.session import Session
 
 _WINDOW = f"window(time, '{WINDOW_MS} milliseconds')"
@@ -34,25 +34,25 @@ SETTINGS = {
 }
 
 
-def run(spark: Session, shape: Shape, place: Place, rows: int, partitions: int) -> Measured:
+def run(spark: Session, shape: Shape, paths: RunPaths, rows: int, partitions: int) -> RunResult:
     """Read every file once, one per input and micro-batch, until all input is processed. Blocks."""
     for name, value in {**SETTINGS, "spark.sql.shuffle.partitions": str(partitions)}.items():
         spark.conf.set(name, value)
-    for number, folder in enumerate(place.inputs):
+    for number, folder in enumerate(paths.inputs):
         _events(spark, folder, shape).createOrReplaceTempView(f"bench_{number}")
     started = time.perf_counter()
     query = (
         spark.sql(QUESTIONS[shape])
         .writeStream.format("parquet")
         .outputMode("append")
-        .option("checkpointLocation", str(place.scratch))
+        .option("checkpointLocation", str(paths.scratch))
         .trigger(availableNow=True)
-        .start(str(place.output))
+        .start(str(paths.output))
     )
     query.awaitTermination()
     seconds = time.perf_counter() - started
-    batches = len(list((place.scratch / "commits").glob("[0-9]*")))
-    return Measured(rows, seconds, spark.read.parquet(str(place.output)).count(), batches)
+    batches = len(list((paths.scratch / "commits").glob("[0-9]*")))
+    return RunResult(rows, seconds, spark.read.parquet(str(paths.output)).count(), batches)
 
 
 def _events(spark: Session, folder: Path, shape: Shape) -> Any:

@@ -1,6 +1,6 @@
 """What checkpoints cost within one running job: a few seconds with them, a few without, and so on.
 
-Whole runs with and without checkpoints differ by more than that on a machine with neighbours. Two short stretches
+Complete runs with and without checkpoints differ by more than that on a machine with neighbours. Two short stretches
 that follow each other meet the same machine, the same memory and the same warm processes.
 """
 
@@ -26,7 +26,7 @@ LOOK_S = 0.05
 WARM_UP_S = 5.0
 
 
-class Running(Protocol):
+class SwitchedJob(Protocol):
     """What is needed of a job that takes no checkpoints by itself."""
 
     @property
@@ -44,7 +44,7 @@ class Running(Protocol):
 class Switching:
     """Switches, and remembers what was read when. Clock, sleep and the thread that waits for checkpoints are parameters."""
 
-    job: Running
+    job: SwitchedJob
     now: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
     thread: Executor = field(default_factory=lambda: ThreadPoolExecutor(1))
@@ -59,7 +59,7 @@ class Switching:
                 for pair in range(switches)
                 for is_on in ((True, False) if pair % 2 else (False, True))
             ]
-            self._stretch(1.0, None)  # what the last one read is reported behind it
+            self._stretch(1.0, None)  # what the last one read is reported after it
         speeds = [(is_on, self._speed(begun, ended)) for is_on, begun, ended in stretches]
         return result([speed for is_on, speed in speeds if is_on], [speed for is_on, speed in speeds if not is_on])
 

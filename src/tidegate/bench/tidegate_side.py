@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import tidegate as tg
 from tidegate.bench.replay import ReplaySource
 from tidegate.bench.switching import Switching
-from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, Measured, Place, Shape
+from tidegate.bench.workloads import OUT_OF_ORDERNESS_MS, WINDOW_MS, RunPaths, RunResult, Shape
 from tidegate.connectors.parquet_source import ParquetSource
 from tidegate.errors import JobFailedError
 from tidegate.spark.session import Session
@@ -22,9 +22,9 @@ RUN_TIMEOUT_S = 3600.0
 NEVER = "24h"
 
 
-def pipeline(shape: Shape, place: Place, name: str) -> tg.Pipeline:
+def pipeline(shape: Shape, paths: RunPaths, name: str) -> tg.Pipeline:
     """The workload on tidegate."""
-    streams = [tg.read_parquet(folder, event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS) for folder in place.inputs]
+    streams = [tg.read_parquet(folder, event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS) for folder in paths.inputs]
     match shape:
         case "aggregate":
             asked = per_key(streams[0])
@@ -35,7 +35,7 @@ def pipeline(shape: Shape, place: Place, name: str) -> tg.Pipeline:
             asked = streams[0].filter(tg.col("kind") != 0).with_columns(cents=tg.col("value") * 100)
         case _:
             assert_never(shape)
-    return tg.Pipeline(name, asked.write_parquet(place.output))
+    return tg.Pipeline(name, asked.write_parquet(paths.output))
 
 
 def per_key(stream: tg.Stream) -> tg.Stream:
@@ -48,32 +48,32 @@ def per_key(stream: tg.Stream) -> tg.Stream:
     )
 
 
-def steady(place: Place, name: str, times: int, span_ms: int) -> tg.Pipeline:
+def steady(paths: RunPaths, name: str, times: int, span_ms: int) -> tg.Pipeline:
     """The aggregate over its files read several times, for runs that last."""
-    files = ParquetSource(place.inputs[0], event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS)
-    return tg.Pipeline(name, per_key(tg.from_source(ReplaySource(files, times, span_ms))).write_parquet(place.output))
+    files = ParquetSource(paths.inputs[0], event_time="ts", out_of_orderness=OUT_OF_ORDERNESS_MS)
+    return tg.Pipeline(name, per_key(tg.from_source(ReplaySource(files, times, span_ms))).write_parquet(paths.output))
 
 
-def run(spark: Session, asked: tg.Pipeline, place: Place, rows: int, parallelism: int, interval: str | None) -> Measured:
+def run(spark: Session, asked: tg.Pipeline, paths: RunPaths, rows: int, parallelism: int, interval: str | None) -> RunResult:
     """Start it and wait for its end; ``interval=None`` is without checkpoints. Blocks, an hour at most."""
     checkpoint = tg.CheckpointConfig(interval=interval)
-    store = None if interval is None else str(place.scratch)
+    store = None if interval is None else str(paths.scratch)
     started = time.perf_counter()
     job = asked.start(spark, parallelism=parallelism, store=store, checkpoint=checkpoint, restore="latest")
     try:
         _await(job)
         seconds = time.perf_counter() - started
     finally:
-        shutil.rmtree(place.scratch, ignore_errors=True)
+        shutil.rmtree(paths.scratch, ignore_errors=True)
     metrics = job.metrics()
     done = (metrics["checkpoints_committed"], metrics["restarts"])
-    return Measured(rows, seconds, rows_in(place.output), *done)
+    return RunResult(rows, seconds, rows_in(paths.output), *done)
 
 
-def switched(spark: Session, asked: tg.Pipeline, place: Place, parallelism: int, switches: int) -> dict[str, Any]:
+def switched(spark: Session, asked: tg.Pipeline, paths: RunPaths, parallelism: int, switches: int) -> dict[str, Any]:
     """Start it, and switch checkpoints on and off while it runs. Blocks."""
     checkpoint = tg.CheckpointConfig(interval=NEVER)
-    job = asked.start(spark, parallelism=parallelism, store=str(place.scratch), checkpoint=checkpoint)
+    job = asked.start(spark, parallelism=parallelism, store=str(paths.scratch), checkpoint=checkpoint)
     try:
         while job.status == "STARTING" or not job.metrics()["rows_in"]:
             if job.await_termination(0.1):

@@ -38,12 +38,12 @@ ALIGNMENT_TIMEOUT_MS = 500
 OVER_TIMEOUT_MS_MAX = 1_000
 WAIT_S = 120.0
 
-Launch = Callable[[tg.Pipeline, int, str, tg.CheckpointConfig], Job]
+StartJob = Callable[[tg.Pipeline, int, str, tg.CheckpointConfig], Job]
 """Starts a pipeline: with this many nodes, on this store, with these settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class UnalignedSettings:
     """How much to measure. ``backlog`` counts the batches that wait for the slow function on each node."""
 
     backlog: tuple[int, ...] = (20, 40, 80)
@@ -104,7 +104,7 @@ def bench_unaligned_trigger(rounds: int = ROUNDS) -> Figure:
 
 
 def bench_inflight_capture_10k(rounds: int = ROUNDS) -> Figure:
-    """A flagged barrier comes behind 10,000 queued events: record them, by reference, and fire."""
+    """A flagged barrier comes after 10,000 queued events: record them, by reference, and fire."""
     event = _event(1)
 
     def once() -> float:
@@ -156,7 +156,7 @@ def bench_mode_switch(rounds: int = ROUNDS) -> Figure:
 
 def bench_unaligned_recovery_10k_inflight(rounds: int = ROUNDS) -> Figure:
     """Read 10,000 recorded events and queue them at their input."""
-    data = encode_inflight([_event(1)] * EVENTS, SCHEMA, "lz4").whole
+    data = encode_inflight([_event(1)] * EVENTS, SCHEMA, "lz4").joined
 
     def recover() -> None:
         fan_in = _fan_in(1)
@@ -197,7 +197,7 @@ def _best(once: Callable[[], float], rounds: int) -> float:
     return min(once() for _ in range(rounds))
 
 
-# -- whole jobs ----------------------------------------------------------------------------------------------
+# -- jobs ----------------------------------------------------------------------------------------------------
 
 
 def on_threads(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: tg.CheckpointConfig) -> Job:
@@ -206,7 +206,7 @@ def on_threads(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: 
     return Job(launch_job(pipeline.physical(parallelism), ThreadGang(parallelism), options))
 
 
-def on_spark(spark: Any) -> Launch:
+def on_spark(spark: Any) -> StartJob:
     """Nodes are tasks of this session."""
 
     def launch(pipeline: tg.Pipeline, parallelism: int, store: str, checkpoint: tg.CheckpointConfig) -> Job:
@@ -216,16 +216,16 @@ def on_spark(spark: Any) -> Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class UnalignedBench:
     """Where to work, how to start jobs, and whom to tell about each step."""
 
-    settings: Settings
+    settings: UnalignedSettings
     work: Path
-    launch: Launch
+    launch: StartJob
     step: Callable[[str], None]
 
     def run(self) -> dict[str, Any]:
-        """Measure everything; gives one document. Blocks for a minute or so."""
+        """Measure everything; returns one document. Blocks for a minute or so."""
         self.step("single steps")
         figures = steps(self.settings.rounds)
         self.step("recovery with and without data in flight")
@@ -244,13 +244,13 @@ class Bench:
         There was one before, as in every job that takes them regularly: what it stored of the windows is not stored again.
         """
         self.step(f"{'aligned' if mode == 'never' else 'unaligned'}, {backlog} batches waiting")
-        place = self.work / f"{mode}-{backlog}"
-        place.mkdir(parents=True)
-        burst = Backlog(self.settings.parallelism, backlog, place / "gate")
+        folder = self.work / f"{mode}-{backlog}"
+        folder.mkdir(parents=True)
+        burst = Backlog(self.settings.parallelism, backlog, folder / "gate")
         job = self.launch(
-            backlog_pipeline(burst, place / "out"),
+            backlog_pipeline(burst, folder / "out"),
             self.settings.parallelism,
-            str(place / "store"),
+            str(folder / "store"),
             tg.CheckpointConfig(interval="1h", unaligned=mode, alignment_timeout=ALIGNMENT_TIMEOUT_MS, timeout="120s"),
         )
         try:
@@ -262,7 +262,7 @@ class Bench:
             record = [each for each in job.checkpoints() if each["status"] == "committed"][-1]
         finally:
             job.stop()
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         shown = {key: record[key] for key in ("unaligned", "duration_ms", "inflight_events", "inflight_bytes")}
         limit_ms = None if mode == "never" else ALIGNMENT_TIMEOUT_MS + OVER_TIMEOUT_MS_MAX
         return {"mode": mode, "backlog": backlog, **shown, "limit_ms": limit_ms}
@@ -288,15 +288,15 @@ class Bench:
     def _prepared(self, mode: str) -> Callable[[], float]:
         """A stopped job to recover, as often as wanted. With threads: the function tells when it was called."""
         throttle = Throttle()
-        place = self.work / f"recovery-{mode}"
-        pipeline = flood_pipeline(EVENTS, throttle, place / "out", ahead=mode == "always")
+        folder = self.work / f"recovery-{mode}"
+        pipeline = flood_pipeline(EVENTS, throttle, folder / "out", at_once=mode == "always")
         checkpoint = tg.CheckpointConfig(interval="1h", unaligned=mode)
-        job = on_threads(pipeline, 1, str(place / "store"), checkpoint)
+        job = on_threads(pipeline, 1, str(folder / "store"), checkpoint)
         wanted = EVENTS if mode == "always" else 1
         _await(lambda: job.metrics()["rows_in"] >= wanted, job)
         job.checkpoint("60s")
         job.stop()
-        return lambda: self._recover(pipeline, throttle, str(place / "store"), checkpoint)
+        return lambda: self._recover(pipeline, throttle, str(folder / "store"), checkpoint)
 
     def _recover(self, pipeline: tg.Pipeline, throttle: Throttle, store: str, checkpoint: tg.CheckpointConfig) -> float:
         throttle.called.clear()

@@ -35,7 +35,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RunResult:
     """One run of one engine: all of it, from the call that starts the work to its end."""
 
     rows: int
@@ -51,7 +51,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPaths:
     """Where one run finds its rows and leaves its results."""
 
     inputs: tuple[Path, ...]

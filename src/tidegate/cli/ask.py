@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidegate.cli.output import Output, shown
+from tidegate.cli.console import Console, shown
 
 
 def add_job(verb: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def asked(arguments: argparse.Namespace, verb: str, **question: Any) -> Any:
     return ask(url, arguments.job, verb, token_file=arguments.token_file, tls=tls, **question)
 
 
-def tell(output: Output, answer: dict[str, Any]) -> None:
+def tell(output: Console, answer: dict[str, Any]) -> None:
     """Print an answer."""
     output.document(answer)
     output.say("  ".join(f"{name}={shown(value)}" for name, value in answer.items()))

@@ -13,17 +13,17 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.output import Output, rate
+from tidegate.cli.console import Console, rate
 from tidegate.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from tidegate.bench.pipeline import Settings
+    from tidegate.bench.pipeline import PipelineSettings
 
 HELP = "measure tidegate beside Structured Streaming and DuckDB"
 DESCRIPTION = (
     "Measure tidegate beside Spark Structured Streaming and DuckDB on the same files, in turns, and compare "
     "the results. At full size it takes about forty minutes; --rows 1000000 --rounds 1 --pairs 1 --seconds 5 "
-    "--switches 1 gives a first idea in two minutes."
+    "--switches 1 shows a first idea in two minutes."
 )
 PACKAGES = ("tidegate", "pyspark", "pyarrow", "duckdb", "numpy")
 # Structured Streaming lives in the JVM: with Spark's default of 1 GiB it would mostly collect garbage.
@@ -54,7 +54,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--spark", action="store_true", help="unaligned: nodes on Spark instead of threads")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks until everything is measured. Exit code 1 when a result differs from DuckDB's."""
     if arguments.suite == "unaligned":
         from tidegate.cli import bench_unaligned
@@ -68,9 +68,9 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
         from tidegate.cli import bench_signals
 
         return bench_signals.execute(output, parallelism=arguments.parallelism)
-    from tidegate.bench.pipeline import Settings
+    from tidegate.bench.pipeline import PipelineSettings
 
-    settings = Settings(
+    settings = PipelineSettings(
         rows=arguments.rows,
         rounds=arguments.rounds,
         pairs=arguments.pairs,
@@ -91,9 +91,9 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     return 0 if all(result["equal"] for result in document["workloads"]) else 1
 
 
-def _measure(settings: Settings, data: Path, work: Path, progress: Progress) -> dict[str, Any]:
+def _measure(settings: PipelineSettings, data: Path, work: Path, progress: Progress) -> dict[str, Any]:
     from tidegate.bench.duckdb_side import connect
-    from tidegate.bench.pipeline import Bench
+    from tidegate.bench.pipeline import PipelineBench
     from tidegate.spark.session import local_session
 
     connect(settings.parallelism).close()
@@ -106,7 +106,7 @@ def _measure(settings: Settings, data: Path, work: Path, progress: Progress) -> 
     )
     try:
         steps = count()
-        measured = Bench(
+        measured = PipelineBench(
             spark,
             settings,
             data,
@@ -141,7 +141,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _print(document: dict[str, Any], output: Output) -> None:
+def _print(document: dict[str, Any], output: Console) -> None:
     output.document({**document, "warnings": warnings(document)})
     facts = document["machine"]
     output.say(
@@ -187,7 +187,7 @@ def _checkpointing_warnings(result: dict[str, Any] | None) -> list[str]:
     return found
 
 
-def _print_workload(result: dict[str, Any], output: Output) -> None:
+def _print_workload(result: dict[str, Any], output: Console) -> None:
     output.say(f"\n{result['name']}: {result['title']}; against DuckDB: {result['comparison']}")
     rows = []
     for name, engine in result["engines"].items():
@@ -203,7 +203,7 @@ def _print_workload(result: dict[str, Any], output: Output) -> None:
     output.table(rows)
 
 
-def _print_checkpointing(result: dict[str, Any], output: Output) -> None:
+def _print_checkpointing(result: dict[str, Any], output: Console) -> None:
     output.say(
         f"\ncheckpoint every {result['interval']} against off, {len(result['cost_per_pair'])} pairs of "
         f"{result['rows']:,} rows ({result['workload']})"
@@ -213,7 +213,7 @@ def _print_checkpointing(result: dict[str, Any], output: Output) -> None:
     output.say(f"cost: median {cost['median']:.1%}, lowest {cost['min']:.1%}, highest {cost['max']:.1%}")
 
 
-def _print_switching(result: dict[str, Any], output: Output) -> None:
+def _print_switching(result: dict[str, Any], output: Console) -> None:
     error = result["standard_error"]
     output.say(
         f"\ncheckpoint every {result['interval']} against off within one job, {len(result['cost_per_pair'])} times "

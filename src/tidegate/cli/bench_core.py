@@ -10,17 +10,17 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 from tidegate.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from tidegate.bench.core import Settings
+    from tidegate.bench.core import CoreSettings
 
 # A cost of one percent can't be told from rounds that are further apart than that.
 NOISY_POINTS = 1.0
 
 
-def execute(output: Output, settings: Settings | None = None) -> int:
+def execute(output: Console, settings: CoreSettings | None = None) -> int:
     """Blocks until everything is measured, for most of a minute. A missed target is a finding, not a failure: exit code 0."""
     from tidegate.bench import core
     from tidegate.cli.bench import machine
@@ -30,7 +30,7 @@ def execute(output: Output, settings: Settings | None = None) -> int:
     try:
         with Progress("bench", core.STAGES) as progress:
             steps = count()
-            measured = core.run(settings or core.Settings(), work, lambda note: progress.show(next(steps), note))
+            measured = core.run(settings or core.CoreSettings(), work, lambda note: progress.show(next(steps), note))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     facts = {**machine(), "load_before": load_before, "load_after": os.getloadavg()[0]}
@@ -57,7 +57,7 @@ def warnings(document: dict[str, Any]) -> list[str]:
     return found
 
 
-def _print(document: dict[str, Any], output: Output) -> None:
+def _print(document: dict[str, Any], output: Console) -> None:
     output.document(document)
     facts = document["machine"]
     output.say(

@@ -7,10 +7,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 
 
-def execute(output: Output, *, signals: int = 50, parallelism: int = 2) -> int:
+def execute(output: Console, *, signals: int = 50, parallelism: int = 2) -> int:
     """Blocks for a few seconds. A missed target is a finding, not a failure: exit code 0."""
     from tidegate.bench import signals as bench
     from tidegate.cli.bench import machine

@@ -13,20 +13,20 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.output import Output, sized
+from tidegate.cli.console import Console, sized
 from tidegate.cli.progress import Progress
 from tidegate.errors import InvalidUseError
 
 if TYPE_CHECKING:
-    from tidegate.bench.unaligned import Launch
+    from tidegate.bench.unaligned import StartJob
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks until everything is measured. Exit code 1 when an unaligned checkpoint took too long."""
-    from tidegate.bench.unaligned import Bench, Settings
+    from tidegate.bench.unaligned import UnalignedBench, UnalignedSettings
     from tidegate.cli.bench import machine
 
-    settings = Settings(parallelism=arguments.parallelism)
+    settings = UnalignedSettings(parallelism=arguments.parallelism)
     if arguments.backlog:
         settings = replace(settings, backlog=tuple(arguments.backlog))
     plot = None if arguments.plot is None else _writable(Path(arguments.plot))
@@ -38,7 +38,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
             _launcher(arguments.spark, settings.parallelism, work) as launch,
         ):
             steps = count()
-            measured = Bench(settings, work, launch, lambda note: progress.show(next(steps), note)).run()
+            measured = UnalignedBench(settings, work, launch, lambda note: progress.show(next(steps), note)).run()
     finally:
         shutil.rmtree(work, ignore_errors=True)
     facts = {**machine(), "load_before": load_before, "load_after": os.getloadavg()[0]}
@@ -63,7 +63,7 @@ def _writable(path: Path) -> Path:
 
 
 @contextmanager
-def _launcher(on_spark: bool, parallelism: int, work: Path) -> Iterator[Launch]:
+def _launcher(on_spark: bool, parallelism: int, work: Path) -> Iterator[StartJob]:
     from tidegate.bench import unaligned
 
     if not on_spark:
@@ -94,7 +94,7 @@ def _picture(document: dict[str, Any]) -> str:
     )
 
 
-def _print(document: dict[str, Any], output: Output, plot: Path | None) -> None:
+def _print(document: dict[str, Any], output: Console, plot: Path | None) -> None:
     from tidegate.bench.unaligned import summary
 
     output.document(document)

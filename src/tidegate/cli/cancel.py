@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tidegate.cli.ask import add_job, asked, tell
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 
 HELP = "abort a checkpoint that is under way"
 DESCRIPTION = "Ask the leader of JOB to abort the checkpoint with this id. The job goes on; `tidegate status` shows the id."
@@ -17,7 +17,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("checkpoint_id", metavar="ID", type=int, help="the checkpoint's id")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks until it is aborted."""
     asked(arguments, "cancel", checkpoint_id=arguments.checkpoint_id)
     tell(output, {"job": arguments.job, "cancelled": arguments.checkpoint_id})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tidegate.cli.ask import add_job, asked, tell
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 
 HELP = "have a running job take a checkpoint now"
 DESCRIPTION = "Ask the leader of JOB for a checkpoint and wait until it is committed. One that is under way is joined."
@@ -16,7 +16,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_job(verb)
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks until it is committed."""
     tell(output, {"job": arguments.job, "epoch": asked(arguments, "checkpoint")})
     return 0

@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidegate.cli.output import Output, sized
+from tidegate.cli.console import Console, sized
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--job", metavar="NAME", help="only this job")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Reads only; a running job does not notice."""
     from tidegate.cli.inventory import read_jobs
     from tidegate.runtime.inspect import shown

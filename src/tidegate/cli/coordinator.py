@@ -6,7 +6,7 @@ import argparse
 import signal
 from pathlib import Path
 
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 
 HELP = "stand by for the leader of a job"
 DESCRIPTION = (
@@ -27,7 +27,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--allow-plaintext", action="store_true", help="with --bind, without --tls")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks until the job has ended, or this is interrupted."""
     from tidegate.runtime.coordinator import Coordinator, CoordinatorOptions
     from tidegate.runtime.security import Tls

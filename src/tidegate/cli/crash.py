@@ -13,7 +13,7 @@ ANCESTORS_MAX = 32
 
 
 def kill_worker(metrics: Mapping[str, Any]) -> int | None:
-    """Kill -9 the last node's process; gives its pid, or ``None`` when there is none that is surely ours."""
+    """Kill -9 the last node's process; returns its pid, or ``None`` when there is none that is surely ours."""
     for node in reversed(metrics.get("nodes", [])):
         pid = int(node["pid"])
         if node.get("host") not in _names() or not descends_from(pid, os.getpid()):

@@ -14,16 +14,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegate.cli.console import Console
 from tidegate.cli.crash import kill_worker
-from tidegate.cli.output import Output
+from tidegate.cli.follow import WatchedJob, counted, follow
 from tidegate.cli.progress import Progress
-from tidegate.cli.watch import Watched, counted, follow
 from tidegate.errors import InvalidUseError, JobFailedError
 from tidegate.runtime.metrics import JobMetrics
 
 if TYPE_CHECKING:
     from tidegate.api.pipeline import Pipeline
-    from tidegate.cli.proof import Claim, Proof
+    from tidegate.cli.proof import ExpectedOutput, Proof
     from tidegate.spark.session import Session
 
 HELP = "see a pipeline survive the death of a worker"
@@ -85,12 +85,12 @@ class Result:
     recovery_seconds: float | None
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks for about a minute. Exit code 1 when the result is not exact."""
     if arguments.rows < 1:
         raise InvalidUseError(f"--rows is a positive number rows={arguments.rows}")
     started = time.monotonic()
-    with _workplace() as folder:
+    with _work_folder() as folder:
         from tidegate.spark.session import local_session
 
         log = folder / "spark.log"
@@ -111,7 +111,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
 
 
 @contextmanager
-def _workplace() -> Iterator[Path]:
+def _work_folder() -> Iterator[Path]:
     """A directory that is gone afterwards. The job's warnings go there too: the demo tells its own story."""
     folder = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
     logger, handler = logging.getLogger("tidegate"), logging.FileHandler(folder / "spark.log")
@@ -126,31 +126,31 @@ def _workplace() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tell(spark: Session, folder: Path, rows: int, output: Output) -> tuple[Story, list[Proof], int]:
+def _tell(spark: Session, folder: Path, rows: int, output: Console) -> tuple[Story, list[Proof], int]:
     """One run; a second one with more rows when the first was over before a worker could be killed."""
     from tidegate.cli.proof import prove
 
     for attempt, size in enumerate((rows, rows * 3), start=1):
-        place = folder / f"run-{attempt}"
-        data = _make_data(size, place, output)
-        story = _run(spark, data, place, size, output)
+        own = folder / f"run-{attempt}"
+        data = _make_data(size, own, output)
+        story = _run(spark, data, own, size, output)
         if story.tells_something or attempt == 2:
             break
         output.say("the job was done before a worker could be killed: once more, with three times the rows")
     output.say("computing the same in batch with Spark SQL …")
-    return story, prove(spark, data, claims(place)), size
+    return story, prove(spark, data, claims(own)), size
 
 
-def _make_data(rows: int, place: Path, output: Output) -> Path:
+def _make_data(rows: int, folder: Path, output: Console) -> Path:
     from tidegate.bench.data import DataSpec, ensure
 
     spec = DataSpec("events", rows, KEYS, "zipf", seed=7, rows_per_second=50_000)
     output.say(f"making {rows:,} rows in {counted(spec.files, 'Parquet file')} …")
     with Progress("making rows", rows) as progress:
-        return ensure(spec, place / "data", progress.update)
+        return ensure(spec, folder / "data", progress.update)
 
 
-def pipeline(data: Path, place: Path) -> Pipeline:
+def pipeline(data: Path, folder: Path) -> Pipeline:
     """One source, read once, and two outputs that always show the same epochs."""
     import tidegate as tg
 
@@ -166,12 +166,12 @@ def pipeline(data: Path, place: Path) -> Pipeline:
         .window(tg.tumbling(PER_KIND_MS))
         .aggregate(n=tg.count(), lowest=tg.min("value"), average=tg.mean("value"))
     )
-    return tg.Pipeline("demo", per_key.write_parquet(place / "per_key"), per_kind.write_parquet(place / "per_kind"))
+    return tg.Pipeline("demo", per_key.write_parquet(folder / "per_key"), per_kind.write_parquet(folder / "per_kind"))
 
 
-def claims(place: Path) -> list[Claim]:
+def claims(folder: Path) -> list[ExpectedOutput]:
     """The pipeline's outputs in Spark's SQL."""
-    from tidegate.cli.proof import Claim
+    from tidegate.cli.proof import ExpectedOutput
 
     def windows(size_ms: int) -> str:
         return f"ts - ts % {size_ms} AS window_start, ts - ts % {size_ms} + {size_ms} AS window_end"
@@ -182,25 +182,25 @@ def claims(place: Path) -> list[Claim]:
                           avg(value) AS average FROM events GROUP BY kind, window_start, window_end"""
     bounds = ("window_start", "window_end")
     return [
-        Claim("per key", place / "per_key", ("key", *bounds), ("n", "peak"), ("total",), per_key),
-        Claim("per kind", place / "per_kind", ("kind", *bounds), ("n", "lowest"), ("average",), per_kind),
+        ExpectedOutput("per key", folder / "per_key", ("key", *bounds), ("n", "peak"), ("total",), per_key),
+        ExpectedOutput("per kind", folder / "per_kind", ("kind", *bounds), ("n", "lowest"), ("average",), per_kind),
     ]
 
 
-def _run(spark: Session, data: Path, place: Path, rows: int, output: Output) -> Story:
+def _run(spark: Session, data: Path, folder: Path, rows: int, output: Console) -> Story:
     import tidegate as tg
 
     output.say(f"running the pipeline on {PARALLELISM} Spark tasks, a checkpoint every {INTERVAL} …")
-    job = pipeline(data, place).start(
+    job = pipeline(data, folder).start(
         spark,
         parallelism=PARALLELISM,
-        store=str(place / "store"),
+        store=str(folder / "store"),
         checkpoint=tg.CheckpointConfig(interval=INTERVAL),
     )
     return watch_and_kill(job, rows, output)
 
 
-def watch_and_kill(job: Watched, rows: int, output: Output) -> Story:
+def watch_and_kill(job: WatchedJob, rows: int, output: Console) -> Story:
     """Kill a worker as soon as there is something to recover from; time what follows."""
     story = Story()
 
@@ -218,7 +218,7 @@ def watch_and_kill(job: Watched, rows: int, output: Output) -> Story:
     return story
 
 
-def _kill(story: Story, job: Watched, metrics: JobMetrics, rows: int, output: Output) -> None:
+def _kill(story: Story, job: WatchedJob, metrics: JobMetrics, rows: int, output: Console) -> None:
     committed, read = metrics["checkpoints_committed"], metrics["rows_in"]
     if job.status != "RUNNING" or not committed or read < rows * KILL_AFTER:
         return
@@ -230,7 +230,7 @@ def _kill(story: Story, job: Watched, metrics: JobMetrics, rows: int, output: Ou
         output.say(f"kill -9 {story.killed}: a worker is dead; {read:,} rows read, {done} committed so far")
 
 
-def _running_again(story: Story, job: Watched, metrics: JobMetrics) -> bool:
+def _running_again(story: Story, job: WatchedJob, metrics: JobMetrics) -> bool:
     """All nodes of a new gang are there and report that they read on; they do so twice a second."""
     if not metrics["restarts"] or job.status != "RUNNING" or metrics["gang"] == story.gang_before:
         return False
@@ -252,7 +252,7 @@ def _result(story: Story, proofs: list[Proof], rows: int, seconds: float) -> Res
     )
 
 
-def _print(result: Result, story: Story, proofs: list[Proof], output: Output) -> None:
+def _print(result: Result, story: Story, proofs: list[Proof], output: Console) -> None:
     output.say()
     output.say(f"rows       {result.rows_in:,} read once for both outputs, {result.rows_out:,} written")
     committed = counted(result.checkpoints_committed, "checkpoint")

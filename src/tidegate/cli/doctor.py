@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, TypeAlias
 
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 from tidegate.errors import TidegateError
 
 HELP = "say what is missing on this machine and what to do"
@@ -45,7 +45,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--parallelism", metavar="N", type=int, default=2, help="the job that should fit; default: 2")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Starts nothing that stays; a session is stopped again."""
     checks: list[Check] = [_python, _packages, _java, lambda: _cores(arguments.parallelism), _ports, _disk]
     if arguments.store:
@@ -142,11 +142,11 @@ def _ports() -> Iterator[Finding]:
 def _disk() -> Iterator[Finding]:
     import tempfile
 
-    place = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).partition(",")[0]
-    free = shutil.disk_usage(place).free
+    folder = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).partition(",")[0]
+    free = shutil.disk_usage(folder).free
     short = free < DISK_BYTES_MIN
     advice = "make room, or set SPARK_LOCAL_DIRS to another disk" if short else ""
-    yield Finding("disk", "warning" if short else "ok", f"{free / (1 << 30):.1f} GiB free at {place}", advice)
+    yield Finding("disk", "warning" if short else "ok", f"{free / (1 << 30):.1f} GiB free at {folder}", advice)
 
 
 def _store(url: str) -> Iterator[Finding]:

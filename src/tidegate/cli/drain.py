@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tidegate.cli.ask import add_job, asked, tell
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 
 HELP = "finish a running job where it is"
 DESCRIPTION = (
@@ -19,7 +19,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_job(verb)
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Returns when the leader has heard it."""
     tell(output, asked(arguments, "stop", drain=True))
     return 0

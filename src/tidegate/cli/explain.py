@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from tidegate.cli.console import Console
 from tidegate.cli.load import load_for_spark
-from tidegate.cli.output import Output
 
 HELP = "show a pipeline's physical plan"
 DESCRIPTION = "Show the physical plan of the pipeline that FILE defines: its stages, exchanges and barriers."
@@ -20,7 +20,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--parallelism", type=int, default=PARALLELISM, metavar="N", help=f"default: {PARALLELISM}")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """``--json`` is ``--format json`` on one line."""
     pipeline = load_for_spark(arguments.file)
     wanted = "json" if output.as_json else arguments.format

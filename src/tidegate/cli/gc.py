@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidegate.cli.output import Output, sized
+from tidegate.cli.console import Console, sized
 
 HELP = "delete what no retained checkpoint needs"
 DESCRIPTION = (
@@ -22,8 +22,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
-    """Deletes; what it gives up can't be restored any more."""
+def execute(arguments: argparse.Namespace, output: Console) -> int:
+    """Deletes; what it collects can't be restored any more."""
     from tidegate.cli.stores import jobs_of
     from tidegate.runtime.soundness import collect
 

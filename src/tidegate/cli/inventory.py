@@ -15,7 +15,7 @@ from tidegate.ids import Epoch
 from tidegate.runtime.inspect import shown
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.soundness import floor_of
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 
@@ -27,7 +27,7 @@ class JobLog:
     entries: tuple[LogRecord, ...]
     view: LogView
     floor: int = 0
-    """Checkpoints below this epoch were given up by ``tidegate gc``."""
+    """Checkpoints below this epoch were collected by ``tidegate gc``."""
 
     def commits(self) -> Iterator[CheckpointManifest]:
         """The manifests of the log, oldest first, those that a later restore left behind included."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 
 HELP = "the jobs of a store, and who runs them"
 DESCRIPTION = "List the jobs in STORE with their newest epoch and, of those that run, who leads them and where. Needs no token."
@@ -15,7 +15,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("store", metavar="STORE", help="a directory or file://, s3://, gs://, az://")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Only reads the store."""
     from tidegate.cli.stores import jobs_of
     from tidegate.runtime.logstore import LogStore

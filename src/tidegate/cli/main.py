@@ -1,4 +1,4 @@
-"""The command ``tidegate``: one module per verb, one place for errors and exit codes.
+"""The command ``tidegate``: one module per verb, one function for errors and exit codes.
 
 Exit codes: 0 done, 1 the work failed (a failed job, an inexact demo, damage found), 2 the call was wrong, 130 interrupted.
 """
@@ -30,7 +30,7 @@ from tidegate.cli import (
     stop,
     verify,
 )
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 from tidegate.errors import JobFailedError, TidegateError
 
 VERBS = (
@@ -60,10 +60,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; gives the exit code."""
+    """Run one verb; returns the exit code."""
     arguments = parser().parse_args(argv)
     try:
-        return int(arguments.execute(arguments, Output(arguments.json)))
+        return int(arguments.execute(arguments, Console(arguments.json)))
     except JobFailedError as error:
         return _complain(str(error), FAILED)
     except TidegateError as error:

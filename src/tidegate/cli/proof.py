@@ -12,8 +12,8 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What an output says it is: ``query`` over the view ``events`` gives the same rows.
+class ExpectedOutput:
+    """What an output says it is: ``query`` over the view ``events`` returns the same rows.
 
     ``keys`` identify a row, ``equal`` columns must be equal, ``close`` ones are float sums.
     """
@@ -41,13 +41,13 @@ class Proof:
         return self.wrong == 0 and self.rows == self.rows_expected
 
 
-def prove(spark: Session, data: Path, claims: Sequence[Claim]) -> list[Proof]:
+def prove(spark: Session, data: Path, claims: Sequence[ExpectedOutput]) -> list[Proof]:
     """Compare every claim's output with Spark SQL's answer. Blocks."""
     spark.read.parquet(str(data)).createOrReplaceTempView("events")
     return [_prove(spark, claim) for claim in claims]
 
 
-def _prove(spark: Session, claim: Claim) -> Proof:
+def _prove(spark: Session, claim: ExpectedOutput) -> Proof:
     if not any(claim.output.glob("[!_.]*.parquet")):
         expected = spark.sql(f"SELECT count(*) FROM ({claim.query})").collect()[0][0]
         return Proof(claim.name, 0, expected, expected)
@@ -56,7 +56,7 @@ def _prove(spark: Session, claim: Claim) -> Proof:
     return Proof(claim.name, rows or 0, expected or 0, wrong or 0)
 
 
-def comparison(claim: Claim) -> str:
+def comparison(claim: ExpectedOutput) -> str:
     """One pass over both: rows with the same keys meet in a group, where each side must have exactly one."""
     keys = ", ".join(claim.keys)
     columns = ", ".join([*claim.keys, *claim.equal, *claim.close])
@@ -65,7 +65,7 @@ def comparison(claim: Claim) -> str:
         for column in [*claim.equal, *claim.close]
         for side in (0, 1)
     )
-    # A null is a difference too: comparing with it gives neither true nor false.
+    # A null is a difference too: comparing with it is neither true nor false.
     same = ["query_rows = 1", "output_rows = 1", *(f"{c}_0 IS NOT DISTINCT FROM {c}_1" for c in claim.equal)]
     same += [f"coalesce(abs({c}_0 - {c}_1) <= {TOLERANCE} * abs({c}_0), false)" for c in claim.close]
     return f"""

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate.cli.console import Console, shown
+from tidegate.cli.follow import follow, summary
 from tidegate.cli.load import DEFAULT_MASTER, load_for_spark, split_target
-from tidegate.cli.output import Output, shown
 from tidegate.cli.progress import Progress
-from tidegate.cli.watch import follow, summary
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.interrupt import plain_interrupts
 
@@ -51,17 +51,17 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--overwrite", action="store_true", help="with --restore none: empty the sinks first")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks until the job has ended. Interrupting it stops the job in good order."""
     from tidegate.core.checkpoint.config import CheckpointConfig
 
     path, _ = split_target(arguments.file)
     if arguments.interval is not None and arguments.store is None:
-        raise InvalidUseError(f"checkpoints need a place: give --store with a directory or a URL interval={arguments.interval}")
+        raise InvalidUseError(f"checkpoints need a store: give --store with a directory or a URL interval={arguments.interval}")
     checkpoint = CheckpointConfig(interval=arguments.interval, unaligned=arguments.unaligned)
     _workers_find_modules_beside(path)
     pipeline = load_for_spark(arguments.file, arguments.master)
-    _check_place(arguments.parallelism, checkpoint.place(arguments.store))
+    _check_resources(arguments.parallelism, checkpoint.store_url(arguments.store))
     spark = _session(arguments.master, pipeline.name, output)
     try:
         for file in filter(None, arguments.py_files.split(",")):
@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
         spark.stop()
 
 
-def _session(master: str | None, name: str, output: Output) -> SparkSession:
+def _session(master: str | None, name: str, output: Console) -> SparkSession:
     """The session that FILE has made, or one of ours. Another master than was asked for is refused, not taken in silence."""
     from tidegate.spark.session import local_session, present_session
 
@@ -90,15 +90,15 @@ def _session(master: str | None, name: str, output: Output) -> SparkSession:
     return spark
 
 
-def _check_place(parallelism: int | None, place: str | None) -> None:
+def _check_resources(parallelism: int | None, url: str | None) -> None:
     """What the start would refuse too, but only once Spark is up."""
     from tidegate.planner.stages import check_parallelism
     from tidegate.store.open import check_writable, open_store
 
     if parallelism is not None:
         check_parallelism(parallelism)
-    if place is not None:
-        check_writable(open_store(place))
+    if url is not None:
+        check_writable(open_store(url))
 
 
 def _run(
@@ -106,7 +106,7 @@ def _run(
     spark: SparkSession,
     checkpoint: CheckpointConfig,
     arguments: argparse.Namespace,
-    output: Output,
+    output: Console,
 ) -> int:
     options = _start_options(arguments)
     started = time.monotonic()

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tidegate.cli.checkpoints import describe, when
-from tidegate.cli.output import Output, shown, sized
+from tidegate.cli.console import Console, shown, sized
 from tidegate.core.checkpoint.manifest import CheckpointManifest, OperatorSnapshotEntry
 from tidegate.errors import CheckpointNotFound, CorruptDataError, InvalidUseError
 
@@ -26,7 +26,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--job", metavar="NAME", help="needed when several jobs have this epoch")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Reads only."""
     from tidegate.cli.inventory import read_jobs
 
@@ -62,9 +62,9 @@ def _listed(epochs: Sequence[int]) -> str:
 
 def _document(manifest: CheckpointManifest, restorable: bool) -> dict[str, object]:
     """The manifest itself, but without the bytes of small runs that it carries inline."""
-    whole = asdict(manifest)
+    fields = asdict(manifest)
     operators = [_operator(entry) for entry in manifest.operators]
-    return {**whole, **describe(manifest), "restorable": restorable, "operators": operators}
+    return {**fields, **describe(manifest), "restorable": restorable, "operators": operators}
 
 
 def _operator(entry: OperatorSnapshotEntry) -> dict[str, object]:
@@ -91,7 +91,7 @@ def _lines(manifest: CheckpointManifest, restorable: bool) -> list[str]:
     ]
 
 
-def _tables(manifest: CheckpointManifest, output: Output) -> None:
+def _tables(manifest: CheckpointManifest, output: Console) -> None:
     operators = [_operator(entry) for entry in manifest.operators]
     _section(output, "state", [{**row, "bytes": sized(int(str(row["bytes"])))} for row in operators], "meta")
     _section(output, "sources", [{"operator": e.operator, "subtask": e.subtask} for e in manifest.sources])
@@ -110,7 +110,7 @@ def _tables(manifest: CheckpointManifest, output: Output) -> None:
     _section(output, "sinks", staged)
 
 
-def _section(output: Output, title: str, rows: list[dict[str, object]], *hidden: str) -> None:
+def _section(output: Console, title: str, rows: list[dict[str, object]], *hidden: str) -> None:
     if rows:
         output.say(f"\n{title}")
         output.table(rows, [column for column in rows[0] if column not in hidden])

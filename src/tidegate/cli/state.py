@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 from tidegate.errors import InvalidUseError
 
 HELP = "show an operator's state in a checkpoint"
@@ -21,7 +21,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--limit", metavar="ROWS", type=int, default=ROWS_SHOWN, help=f"default: {ROWS_SHOWN}; 0 for all")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Reads only."""
     from tidegate.runtime import inspect
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tidegate.cli.ask import add_key
-from tidegate.cli.output import Output, shown
+from tidegate.cli.console import Console, shown
 
 HELP = "what a running job does now"
 DESCRIPTION = (
@@ -21,7 +21,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_key(verb)
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Blocks for an answer of each leader."""
     from tidegate.cli.stores import jobs_of
     from tidegate.runtime.operate import is_running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tidegate.cli.ask import add_job, asked, tell
-from tidegate.cli.output import Output
+from tidegate.cli.console import Console
 
 HELP = "stop a running job"
 DESCRIPTION = (
@@ -20,7 +20,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--savepoint", metavar="PATH", help="take a savepoint first")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Returns when the leader has heard it."""
     from tidegate.store.open import absolute_url
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.errors import InvalidUseError
 from tidegate.runtime.inspect import existing_store, jobs_in, shown
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 
 
 def jobs_of(url: str, job: str | None) -> tuple[Store, list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidegate.cli.output import Output, sized
+from tidegate.cli.console import Console, sized
 
 HELP = "check every object of every retained checkpoint"
 DESCRIPTION = (
@@ -19,7 +19,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--job", metavar="NAME", help="only this job")
 
 
-def execute(arguments: argparse.Namespace, output: Output) -> int:
+def execute(arguments: argparse.Namespace, output: Console) -> int:
     """Reads only. Takes as long as reading all of it takes."""
     from tidegate.cli.stores import jobs_of
     from tidegate.runtime.soundness import verify

@@ -7,11 +7,11 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from tidegate.connectors.owner import Lease
+from tidegate.connectors.owner import DirectoryLease
 from tidegate.connectors.spool import need_spool, read_batches, spool_directory, spool_writer
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import StagedWriter
-from tidegate.core.log.ownership import Claim, Holder
+from tidegate.core.log.owner import Claim, Holder
 from tidegate.plan.connector import Committable, WriterContext
 
 
@@ -82,7 +82,7 @@ class CollectSink:
         """Refuse a directory that this run may not have. Called on the driver; only reads."""
         self._directory.check_claim(claim)
 
-    def claim(self, claim: Claim) -> Lease:
+    def claim(self, claim: Claim) -> DirectoryLease:
         """Take the directory for this run, or refuse. Called on the driver."""
         return self._directory.claim(claim)
 

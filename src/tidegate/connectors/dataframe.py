@@ -1,7 +1,7 @@
 """A Spark DataFrame as a source: spooled by Spark into the job's store, read from there.
 
-Computing a DataFrame twice may give its rows in another order, so it is computed once per job and offsets count rows of the
-spool. Spark itself is behind ``Feeder``; this module does not know it.
+Computing a DataFrame twice may return its rows in another order, so it is computed once per job and offsets count rows of the
+spool. Spark itself is hidden by ``Feeder``; this module does not know it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tidegate.plan.expressions import need_column
 from tidegate.plan.units import in_unit, is_event_time
 from tidegate.runtime.continuous import resume_offsets
 from tidegate.runtime.splits import digest
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import open_store
 
 LANES = 8
@@ -57,13 +57,13 @@ class Feeder(Protocol):
     def streaming(self) -> bool:
         """True for a streaming DataFrame."""
 
-    def fill(self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
+    def fill(self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
         """Write all rows of a batch DataFrame, in parallel. Blocks."""
 
     def feed(
-        self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
+        self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
     ) -> Callable[[], None]:
-        """Begin to append micro-batches; gives what stops it. ``on_failure`` is called when it can't go on."""
+        """Begin to append micro-batches; returns what stops it. ``on_failure`` is called when it can't go on."""
 
 
 class _FrameSource:
@@ -79,7 +79,7 @@ class _FrameSource:
         self.out_of_orderness = _in_event_time(schema, event_time, out_of_orderness)
         self.name = name
         self._feeder: Feeder | None = feeder
-        self._place = ""
+        self._url = ""
         self._spool: Spool | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -88,9 +88,9 @@ class _FrameSource:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
-    def _spooled_at(self, place: str, spool: Spool) -> Self:
+    def _spooled_at(self, url: str, spool: Spool) -> Self:
         source = copy.copy(self)
-        source._place, source._spool, source._feeder = place, spool, self._feeder
+        source._url, source._spool, source._feeder = url, spool, self._feeder
         return source
 
     @property
@@ -99,9 +99,9 @@ class _FrameSource:
             raise InvalidUseError(f"a DataFrame is spooled when its job starts, there is nothing to read before name={self.name}")
         return self._spool
 
-    def check_store(self, place: str, prefix: str) -> None:
+    def check_store(self, url: str, prefix: str) -> None:
         """Refuse spools of other columns. Only reads."""
-        self._fitting(open_store(place), prefix)
+        self._fitting(open_store(url), prefix)
 
     def _fitting(self, store: Store, prefix: str) -> list[Spool]:
         """The generations with these columns, newest first. None although there are some is an error."""
@@ -124,29 +124,29 @@ class DataFrameSource(_FrameSource):
     bounded = True
     _chunks: Mapping[str, Chunk] = {}
 
-    def with_store(self, place: str, prefix: str, *, fresh: bool, states: Sequence[object] = ()) -> DataFrameSource:
+    def with_store(self, url: str, prefix: str, *, fresh: bool, states: Sequence[object] = ()) -> DataFrameSource:
         """The same source over its spool in this store. Computes the DataFrame unless that was done before. Blocks.
 
         ``states`` is what a checkpoint has of this source: it is read from the generation that the checkpoint is of.
         """
-        store = open_store(place)
+        store = open_store(url)
         if fresh or not (known := self._fitting(store, prefix)):
             spool = next_generation(store, prefix)
-            chunks = self._need_feeder().fill(place, spool, self.schema, self.event_time)
+            chunks = self._need_feeder().fill(url, spool, self.schema, self.event_time)
             create(store, spool.manifest, FrameManifest(schema_text(self.schema), tuple(chunks)))
-            return self._reading(place, spool)
+            return self._reading(url, spool)
         wanted = {state.get("digest") for state in states if isinstance(state, dict)}
-        found = (source for each in known if (source := self._reading(place, each))._digest in wanted)
-        return next(found, None) or self._reading(place, known[0])
+        found = (source for each in known if (source := self._reading(url, each))._digest in wanted)
+        return next(found, None) or self._reading(url, known[0])
 
     @property
     def _digest(self) -> str:
         return digest(split.id for split in self.splits())
 
-    def _reading(self, place: str, spool: Spool) -> DataFrameSource:
-        manifest = read_manifest(open_store(place), spool)
+    def _reading(self, url: str, spool: Spool) -> DataFrameSource:
+        manifest = read_manifest(open_store(url), spool)
         check_schema(manifest.schema, self.schema, spool.root)
-        source = self._spooled_at(place, spool)
+        source = self._spooled_at(url, spool)
         source._chunks = {chunk.path: chunk for chunk in sorted(manifest.chunks, key=_by_time)}
         return source
 
@@ -163,11 +163,11 @@ class DataFrameSource(_FrameSource):
         start = 0 if offset is None else offset
         if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start <= chunk.rows:
             raise InvalidUseError(f"this offset is not within the split split={split.id} offset={offset!r}")
-        return ChunkReader(_opened(self._place), chunk, self.schema, self.event_time, start)
+        return ChunkReader(_opened(self._url), chunk, self.schema, self.event_time, start)
 
 
 class ChunkReader:
-    """A ``SplitReader`` of one chunk; the offset counts its rows. The first poll reads the whole object."""
+    """A ``SplitReader`` of one chunk; the offset counts its rows. The first poll reads the complete object."""
 
     def __init__(self, store: Store, chunk: Chunk, schema: pa.Schema, event_time: str | None, offset: int) -> None:
         self._store = store
@@ -216,31 +216,31 @@ class DataFrameStreamSource(_FrameSource):
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_tail": None}
 
-    def with_store(self, place: str, prefix: str, *, fresh: bool, states: Sequence[object] = ()) -> DataFrameStreamSource:
+    def with_store(self, url: str, prefix: str, *, fresh: bool, states: Sequence[object] = ()) -> DataFrameStreamSource:
         """The same source over its spool in this store, which is begun if there is none.
 
         ``states`` is what a checkpoint has of this source: it is read from the generation that the checkpoint is of.
         """
-        store = open_store(place)
+        store = open_store(url)
         if fresh or not (known := self._fitting(store, prefix)):
             spool = next_generation(store, prefix)
             create(store, spool.head, StreamHead(schema_text(self.schema), LANES, uuid4().hex))
-            return self._reading(place, spool)
+            return self._reading(url, spool)
         wanted = resume_offsets(states).keys()
-        readings = (self._reading(place, each) for each in known)
+        readings = (self._reading(url, each) for each in known)
         found = (source for source in readings if any(split.id in wanted for split in source.splits()))
-        return next(found, None) or self._reading(place, known[0])
+        return next(found, None) or self._reading(url, known[0])
 
-    def _reading(self, place: str, spool: Spool) -> DataFrameStreamSource:
-        head = read_head(open_store(place), spool)
+    def _reading(self, url: str, spool: Spool) -> DataFrameStreamSource:
+        head = read_head(open_store(url), spool)
         check_schema(head.schema, self.schema, spool.root)
-        source = self._spooled_at(place, spool)
+        source = self._spooled_at(url, spool)
         source._lanes, source._token, source._tail, source._trimmed = head.lanes, head.token, None, 0
         return source
 
     def feed(self, on_failure: OnFailure) -> Callable[[], None]:
-        """Start the streaming query on the driver; gives what stops it."""
-        return self._need_feeder().feed(self._place, self._where, self.schema, self.event_time, on_failure)
+        """Start the streaming query on the driver; returns what stops it."""
+        return self._need_feeder().feed(self._url, self._where, self.schema, self.event_time, on_failure)
 
     def splits(self) -> list[Split]:
         """One endless split per lane. An offset means nothing in another spool, so ids differ from spool to spool."""
@@ -251,17 +251,17 @@ class DataFrameStreamSource(_FrameSource):
         lane = next((lane for lane in range(self._lanes) if split == self.splits()[lane]), None)
         if lane is None:
             raise InvalidUseError(f"this is no split of this DataFrame split={split.id}")
-        place = _lane_place(offset, split.id)
+        start = _lane_start(offset, split.id)
         if self._tail is None:
-            self._tail = SpoolTail(_opened(self._place), self._where)
-        self._tail.check(place[0])
-        return LaneReader(self._tail, lane, self._lanes, self.schema, self.event_time, place)
+            self._tail = SpoolTail(_opened(self._url), self._where)
+        self._tail.check(start[0])
+        return LaneReader(self._tail, lane, self._lanes, self.schema, self.event_time, start)
 
     def trim(self, resumes: Sequence[Mapping[str, Offset]]) -> None:
         """Delete what lies before all of these checkpoints, of which each says where its lanes go on. Blocks; idempotent."""
         needed = [first for resume in resumes if (first := self._first_needed(resume)) is not None]
         if needed and min(needed) > self._trimmed:
-            trim(_opened(self._place), self._where, min(needed))
+            trim(_opened(self._url), self._where, min(needed))
             self._trimmed = min(needed)
 
     def _first_needed(self, resume: Mapping[str, Offset]) -> int | None:
@@ -269,7 +269,7 @@ class DataFrameStreamSource(_FrameSource):
         lanes = [resume.get(split.id) for split in self.splits()]
         if resume and all(lane is None for lane in lanes):
             return None
-        return min(_lane_place(lane, self.name)[0] for lane in lanes)
+        return min(_lane_start(lane, self.name)[0] for lane in lanes)
 
 
 class SpoolTail:
@@ -292,7 +292,7 @@ class SpoolTail:
             return self._batch(number)
 
     def check(self, number: int) -> None:
-        """Refuse a place whose micro-batch was trimmed: it would be waited for in vain."""
+        """Refuse an offset whose micro-batch was trimmed: it would be waited for in vain."""
         if self.batch(number) is None and was_trimmed(self.store, self._spool, number):
             raise CorruptDataError(
                 "the checkpoint needs rows of a spooled DataFrame that were deleted because no checkpoint of the job's log needs "
@@ -319,14 +319,14 @@ class LaneReader:
     """A ``SplitReader`` of one lane. The offset is a micro-batch, a chunk of this lane in it, and a row in that."""
 
     def __init__(
-        self, tail: SpoolTail, lane: int, lanes: int, schema: pa.Schema, event_time: str | None, place: tuple[int, int, int]
+        self, tail: SpoolTail, lane: int, lanes: int, schema: pa.Schema, event_time: str | None, start: tuple[int, int, int]
     ) -> None:
         self._tail = tail
         self._lane = lane
         self._lanes = lanes
         self._schema = schema
         self._event_time = event_time
-        self._number, self._index, self._row = place
+        self._number, self._index, self._row = start
         self._reader: ChunkReader | None = None
 
     @property
@@ -366,11 +366,11 @@ class LaneReader:
 
 
 @lru_cache(maxsize=16)
-def _opened(place: str) -> Store:
-    return open_store(place)
+def _opened(url: str) -> Store:
+    return open_store(url)
 
 
-def _lane_place(offset: Offset, split_id: str) -> tuple[int, int, int]:
+def _lane_start(offset: Offset, split_id: str) -> tuple[int, int, int]:
     match offset:
         case None:
             return 0, 0, 0

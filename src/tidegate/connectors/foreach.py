@@ -18,12 +18,12 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidegate.connectors.local import file_errors, file_names, remove_file
-from tidegate.connectors.owner import Lease
+from tidegate.connectors.files import file_errors, file_names, remove_file
+from tidegate.connectors.owner import DirectoryLease
 from tidegate.connectors.spool import need_spool, read_batches, spool_directory, spool_writer
 from tidegate.connectors.staging import StagedFile, StagingDirectory, files_of
 from tidegate.connectors.writer import StagedWriter
-from tidegate.core.log.ownership import Claim, Holder
+from tidegate.core.log.owner import Claim, Holder
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Committable, WriterContext
 
@@ -56,7 +56,7 @@ class ForEachBatchSink:
         return f"ForEachBatchSink({name})"
 
     def with_spool(self, path: str, schema: pa.Schema | None = None) -> ForEachBatchSink:
-        """The same sink over this directory. It needs no schema; every sink with a spool can be given one."""
+        """The same sink over this directory. It needs no schema; every sink with a spool can take one."""
         return ForEachBatchSink(self._need_function(), path)
 
     def check_writable(self) -> None:
@@ -91,7 +91,7 @@ class ForEachBatchSink:
         """Refuse a directory that this run may not have. Called on the driver; only reads."""
         self._directory.check_claim(claim)
 
-    def claim(self, claim: Claim) -> Lease:
+    def claim(self, claim: Claim) -> DirectoryLease:
         """Take the directory for this run, or refuse. Called on the driver."""
         return self._directory.claim(claim)
 

@@ -5,7 +5,7 @@ A streaming one grows: one list per micro-batch, numbered without gaps, created 
 names does not exist, whatever a killed or repeated task left behind. So a list is the commit point of its rows. ``trim`` takes
 away the oldest micro-batches, and with them what such tasks left: a chunk's name says which micro-batch it was written for.
 
-    {prefix}/g{generation}/manifest.json | spool.json        the whole list | the number of lanes
+    {prefix}/g{generation}/manifest.json | spool.json        the full list | the number of lanes
     {prefix}/g{generation}/batches/{number}.json             one micro-batch
     {prefix}/g{generation}/chunks/{Spark's batch id}-{partition}-{token}-{k}.arrow
 """
@@ -23,7 +23,7 @@ import pyarrow as pa
 from tidegate.core.log.codec import decode, encode
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError, RetryableError
 from tidegate.runtime.snapshotfile import check_rows, crc32c
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 
 CHUNK_BYTES = 32 << 20
 CREATE_TRIES = 8
@@ -125,7 +125,7 @@ class Spool:
         return f"{self.root}/batches"
 
     def batch(self, number: int) -> str:
-        """One micro-batch, by its place in the spool."""
+        """One micro-batch, by its number in the spool."""
         return f"{self.batches}/{number:020d}.json"
 
     @property
@@ -277,7 +277,7 @@ def read_chunk(store: Store, chunk: Chunk, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def read_batch(store: Store, spool: Spool, number: int) -> MicroBatch | None:
-    """One micro-batch by its place; ``None`` when it is not there yet."""
+    """One micro-batch by its number; ``None`` when it is not there yet."""
     path = spool.batch(number)
     try:
         return decode(MicroBatch, store.get(path), path)
@@ -286,7 +286,7 @@ def read_batch(store: Store, spool: Spool, number: int) -> MicroBatch | None:
 
 
 def numbers(store: Store, spool: Spool) -> set[int]:
-    """The places of the micro-batches that are there."""
+    """The numbers of the micro-batches that are there."""
     return {int(found[1]) for info in store.list(spool.batches) if (found := _named(_BATCH, info.path))}
 
 
@@ -295,7 +295,7 @@ def trim(store: Store, spool: Spool, needed: int) -> None:
 
     The last list of them stays: it says up to which of Spark's batches the spool goes, for an appender and for the next call.
     Lists go first, so that whoever looks for rows that are gone is told so (``was_trimmed``). A crash leaves what the next call
-    finds. A list that a stale driver puts in a place that was freed is before all that is read, and goes again.
+    finds. A list that a stale driver puts at a number that was freed is before all that is read, and goes again.
     """
     last = read_batch(store, spool, needed - 1) if needed else None
     if last is None:
@@ -361,7 +361,7 @@ class BatchAppender:
         self.append(0 if self._last is None else self._last.batch_id + 1, (), end=True)
 
     def _put(self, batch: MicroBatch) -> bool:
-        """True when this batch took the next place. Another driver's batch there is taken note of."""
+        """True when this batch took the next number. Another driver's batch there is taken note of."""
         for _ in range(CREATE_TRIES):
             try:
                 created = self._store.create(self._spool.batch(self._next), encode(batch))

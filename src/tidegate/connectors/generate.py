@@ -18,7 +18,7 @@ from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Offset, Polled, Split
 
-Clock: TypeAlias = Callable[[], float]
+SecondsClock: TypeAlias = Callable[[], float]
 
 EVENT_RATE = 10_000
 SLICE_ROWS = 65_536
@@ -54,7 +54,7 @@ class GenerateSource:
 
     ``rows`` is the number over all splits, ``None`` for no end; ``rows_per_second`` is the pace over all splits
     in real time, ``None`` for as fast as it goes. In event time a second has ``event_rate`` rows (the pace, if
-    there is one), from ``start`` on, and a row is at most ``out_of_orderness`` behind the latest.
+    there is one), from ``start`` on, and a row is at most ``out_of_orderness`` before the latest.
 
     With an end, splits are slices of event time, to be read one after the other. Without an end they are lanes
     that must be read side by side, one unless ``splits`` says more. ``clock`` is for tests; it is not pickled.
@@ -75,7 +75,7 @@ class GenerateSource:
         event_rate: int | None = None,
         start: int = 0,
         out_of_orderness: Duration = "1s",
-        clock: Clock = time.monotonic,
+        clock: SecondsClock = time.monotonic,
     ) -> None:
         _check_number("rows", rows, 0, ROWS_MAX, optional=True)
         _check_pace(rows_per_second)
@@ -107,7 +107,7 @@ class GenerateSource:
 
     @property
     def bounded(self) -> bool:
-        """True when a number of rows was given."""
+        """True when there is a number of rows."""
         return self._rows is not None
 
     def splits(self) -> list[Split]:
@@ -118,7 +118,7 @@ class GenerateSource:
         return [Split(lane.name(mark), time, lane.rows) for lane, time in zip(lanes, lowest.tolist(), strict=True)]
 
     def open(self, split: Split, offset: Offset) -> GenerateReader:
-        """A reader of one split. The pace starts, at this place, when the first one is opened in a process."""
+        """A reader of one split. The pace starts, at this offset, when the first one is opened in a process."""
         lane = self._lane_of(split.id)
         first = 0 if offset is None else offset
         limit = ROWS_MAX if lane.rows is None else lane.rows
@@ -150,13 +150,13 @@ class GenerateSource:
 
 
 TICK_S = 0.02
-"""Rows fall due this far apart: a poll gives a batch that is worth its while or nothing, never a handful."""
+"""Rows fall due this far apart: a poll returns a batch that is worth its while or nothing, never a handful."""
 
 
 class Pace:
-    """When rows are due, in one process: from the first opened row on, so many per second. Catches up after a pause."""
+    """When rows are due, in one process: from the first opened row on, ``rows_per_second``. Catches up after a pause."""
 
-    def __init__(self, rows_per_second: float | None, clock: Clock) -> None:
+    def __init__(self, rows_per_second: float | None, clock: SecondsClock) -> None:
         self._rows_per_second = rows_per_second
         self._clock = clock
         self._begun: tuple[float, int] | None = None
@@ -176,7 +176,7 @@ class Pace:
 
 
 class GenerateReader:
-    """A ``SplitReader``; the offset is the number of rows made. Ahead of the pace a poll gives nothing."""
+    """A ``SplitReader``; the offset is the number of rows made. Before a row is due a poll returns nothing."""
 
     def __init__(self, recipe: Recipe, lane: Lane, offset: int, pace: Pace) -> None:
         self._recipe = recipe
@@ -210,8 +210,8 @@ class GenerateReader:
         """There is nothing to let go of."""
 
     def _due(self) -> int:
-        ahead = self._pace.due() - self._lane.number(self._offset)
-        return -(-ahead // self._lane.step)
+        due = self._pace.due() - self._lane.number(self._offset)
+        return -(-due // self._lane.step)
 
 
 def _check_number(name: str, value: object, lowest: int, highest: int, *, optional: bool = False) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Skew: TypeAlias = Literal["uniform", "zipf"]
-Numbers: TypeAlias = npt.NDArray[np.int64]
+RowNumbers: TypeAlias = npt.NDArray[np.int64]
 _Words: TypeAlias = npt.NDArray[np.uint64]
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.int64()), ("value", pa.float64()), ("kind", pa.int8())])
@@ -42,7 +42,7 @@ class Recipe:
         return f"{zlib.crc32(repr(self).encode()):08x}"
 
 
-def make_rows(recipe: Recipe, numbers: Numbers, zipf: npt.NDArray[np.float64] | None = None) -> pa.RecordBatch:
+def make_rows(recipe: Recipe, numbers: RowNumbers, zipf: npt.NDArray[np.float64] | None = None) -> pa.RecordBatch:
     """The rows with these numbers. ``zipf`` is the table of ``recipe.keys``, where keys are skewed."""
     words = _mixed(numbers.view(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_seeded(recipe.seed)))
     more = _mixed(words ^ np.uint64(_GOLDEN))
@@ -55,30 +55,30 @@ def make_rows(recipe: Recipe, numbers: Numbers, zipf: npt.NDArray[np.float64] | 
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def event_time(recipe: Recipe, numbers: Numbers) -> Numbers:
+def event_time(recipe: Recipe, numbers: RowNumbers) -> RowNumbers:
     """When these rows are due in event time, before any disorder: none of them has an earlier time."""
     # Whole seconds and the rest apart: the product would leave 64 bits for long streams.
     seconds, rest = np.divmod(numbers, recipe.event_rate)
-    times: Numbers = recipe.start + seconds * 1000 + rest * 1000 // recipe.event_rate
+    times: RowNumbers = recipe.start + seconds * 1000 + rest * 1000 // recipe.event_rate
     return times
 
 
-def _disorder(recipe: Recipe, words: _Words) -> Numbers:
-    """Only ever later than the row's place in time, and at most by the disorder: so no row is late."""
+def _disorder(recipe: Recipe, words: _Words) -> RowNumbers:
+    """Only ever later than the row's turn in time, and at most by the disorder: so no row is late."""
     span = recipe.disorder_ms + 1
-    late: Numbers = ((words >> np.uint64(18)) % np.uint64(span)).astype(np.int64)
+    late: RowNumbers = ((words >> np.uint64(18)) % np.uint64(span)).astype(np.int64)
     return late
 
 
-def _uniform_keys(recipe: Recipe, words: _Words) -> Numbers:
-    keys: Numbers = (words % np.uint64(recipe.keys)).astype(np.int64)
+def _uniform_keys(recipe: Recipe, words: _Words) -> RowNumbers:
+    keys: RowNumbers = (words % np.uint64(recipe.keys)).astype(np.int64)
     return keys
 
 
-def _zipf_keys(table: npt.NDArray[np.float64], words: _Words) -> Numbers:
-    place = (words >> np.uint64(11)).astype(np.float64) * (2.0**-53 * table[-1])
-    found = np.searchsorted(table, place, side="right")
-    keys: Numbers = np.minimum(found, len(table) - 1).astype(np.int64)
+def _zipf_keys(table: npt.NDArray[np.float64], words: _Words) -> RowNumbers:
+    point = (words >> np.uint64(11)).astype(np.float64) * (2.0**-53 * table[-1])
+    found = np.searchsorted(table, point, side="right")
+    keys: RowNumbers = np.minimum(found, len(table) - 1).astype(np.int64)
     return keys
 
 

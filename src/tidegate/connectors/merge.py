@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
-from tidegate.connectors.local import file_errors, file_names, moved, remove_file
+from tidegate.connectors.files import file_errors, file_names, moved, remove_file
 from tidegate.connectors.staging import (
     ADOPTED,
     HIDDEN,
@@ -58,7 +58,7 @@ _DRAFT, _REST, _HIDE = "merged.draft", "rest.cut", ".hide"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MergedPart:
     """A staged file within a merged one, by the name that it would have had."""
 
     final: str
@@ -71,13 +71,13 @@ class MergeFormat(Protocol):
     def same_columns(self, paths: Sequence[str]) -> bool:
         """True when the rows of these files can be in one file as they are."""
 
-    def merge(self, paths: Sequence[str], target: str, members: Sequence[Member]) -> None:
+    def merge(self, paths: Sequence[str], target: str, members: Sequence[MergedPart]) -> None:
         """Write the rows of these files, each of which has as many as its member says, and the list of members."""
 
-    def cut(self, path: str, target: str, keep: Sequence[Member]) -> None:
+    def cut(self, path: str, target: str, keep: Sequence[MergedPart]) -> None:
         """Write those rows of a merged file that belong to these of its members, and the list of them."""
 
-    def members(self, path: str) -> tuple[Member, ...]:
+    def members(self, path: str) -> tuple[MergedPart, ...]:
         """What a merged file is made of, in the order of its rows. ``FileNotFoundError`` when there is none."""
 
 
@@ -165,7 +165,7 @@ class MergedFiles:
             if len(claimed) < 2 or not self._kind.same_columns(paths):
                 return Show(work, [(path, file.final) for path, file in zip(paths, claimed, strict=True)], [])
             draft = os.path.join(work, _DRAFT)
-            self._kind.merge(paths, draft, [Member(file.final, file.rows) for file in claimed])
+            self._kind.merge(paths, draft, [MergedPart(file.final, file.rows) for file in claimed])
             self._at.sync(draft)
         return Show(work, [(draft, name)], [])
 
@@ -250,7 +250,7 @@ class MergedFiles:
             if len(rest) < len(members) and f"{name}.adopted" not in adopted:
                 self._cut(name, rest)
 
-    def _cut(self, name: str, rest: list[Member]) -> None:
+    def _cut(self, name: str, rest: list[MergedPart]) -> None:
         """Hide a merged file and show what stays of it. Between the two renames readers miss the rest for a moment."""
         if rest:
             self._show_rest(name, rest)
@@ -259,7 +259,7 @@ class MergedFiles:
         self._at.sync(os.path.join(self._at.path, HIDDEN))
         self._at.sync(self._at.path)
 
-    def _show_rest(self, name: str, rest: list[Member]) -> None:
+    def _show_rest(self, name: str, rest: list[MergedPart]) -> None:
         shown, rest_name = self._at.final_path(name), merged_name([member.final for member in rest])
         work = self._work(rest_name)
         with _undisturbed(work):
@@ -319,7 +319,7 @@ class MergedFiles:
 
     # -- files
 
-    def _holders(self, first: int, last: int, *, hidden: bool = False) -> list[tuple[str, tuple[Member, ...]]]:
+    def _holders(self, first: int, last: int, *, hidden: bool = False) -> list[tuple[str, tuple[MergedPart, ...]]]:
         """Merged files with members of checkpoints between these, and what they are made of; ``hidden`` ones too."""
         names = self._at.published()
         if hidden:
@@ -331,7 +331,7 @@ class MergedFiles:
                 found.append((name, self._members(name)))
         return found
 
-    def _members(self, name: str) -> tuple[Member, ...]:
+    def _members(self, name: str) -> tuple[MergedPart, ...]:
         for path in (self._at.final_path(name), self._at.hidden_path(name)):  # the direction in which files move
             try:
                 return self._kind.members(path)
@@ -361,7 +361,7 @@ class MergedFiles:
 
 @contextmanager
 def _undisturbed(work: str) -> Iterator[None]:
-    """Whatever fails because another driver has taken the directory is tried again later, as a whole."""
+    """Whatever fails because another driver has taken the directory is tried again later, from its start."""
     with file_errors(work):
         try:
             yield

@@ -1,12 +1,12 @@
 """Whose directory a sink's is: the note ``_owner``, and the lock that says that its writer still runs.
 
-    _owner        the run that publishes here, replaced as a whole by whoever takes the directory
+    _owner        the run that publishes here, replaced atomically by whoever takes the directory
     _run-RUN      locked by the driver of that run as long as it lives, whatever kills it; in it, what it last began to publish
     _lock         locked for the moment of taking, so that of two starts one sees the other
 
 A run looks into ``_owner`` before it publishes and when a staged file is gone. In between it may be overtaken, and then finds
 nothing to rename: another log's run moves all staged files away, AFTER its name is in ``_owner``. Whether a run may take a
-directory is decided in ``core.ownership``.
+directory is decided in ``core.log.owner``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import assert_never
 from uuid import uuid4
 from weakref import WeakSet
 
-from tidegate.connectors.local import file_errors, remove_file, sync_file
+from tidegate.connectors.files import file_errors, remove_file, sync_file
 from tidegate.core.log.codec import decode, encode
-from tidegate.core.log.ownership import Claim, Denied, Holder, Outrun, Owner, Take, judge, replaced
+from tidegate.core.log.owner import Claim, Denied, Holder, Outrun, Owner, Take, judge, replaced
 from tidegate.errors import CorruptDataError, FencedError, InvalidUseError, RetryableError
 from tidegate.ids import Epoch, Term
 
@@ -39,10 +39,10 @@ _NOTE = re.compile(rb"(?P<epoch>[0-9]{20}) (?P<id>[0-9a-f]{16})\n")
 _OLD_NOTE = re.compile(r"sink '(?P<sink>.*)' of job '(?P<job>.*)'")
 
 log = logging.getLogger("tidegate")
-_leases: WeakSet[Lease]
+_leases: WeakSet[DirectoryLease]
 
 
-class Lease:
+class DirectoryLease:
     """A directory that is this run's, until ``release`` or the end of the process. Calls block on the file system."""
 
     def __init__(self, path: str, owner: Owner, descriptor: int) -> None:
@@ -138,7 +138,7 @@ def check_claim(path: str, claim: Claim, *, idle: bool) -> Take:
 
 
 @contextmanager
-def taken(path: str, claim: Claim, *, idle: bool) -> Iterator[tuple[Lease, Take]]:
+def taken(path: str, claim: Claim, *, idle: bool) -> Iterator[tuple[DirectoryLease, Take]]:
     """Write this run's name into a directory that exists. Nobody else takes it before the block is left."""
     with _taking(path):
         verdict = check_claim(path, claim, idle=idle)
@@ -154,7 +154,7 @@ def taken(path: str, claim: Claim, *, idle: bool) -> Iterator[tuple[Lease, Take]
             raise
 
 
-def _lease(path: str, owner: Owner) -> Lease:
+def _lease(path: str, owner: Owner) -> DirectoryLease:
     run = os.path.join(path, f"{RUN}{owner.run}")
     _write_note(run, "")
     with file_errors(run):
@@ -163,7 +163,7 @@ def _lease(path: str, owner: Owner) -> Lease:
         if not _locked(descriptor, fcntl.LOCK_EX):
             os.close(descriptor)
             raise InvalidUseError(f"this run has the directory already, give each sink its own path={path}")
-    return Lease(path, owner, descriptor)
+    return DirectoryLease(path, owner, descriptor)
 
 
 def _write_note(path: str, text: str) -> None:

@@ -1,6 +1,6 @@
 """A directory of Parquet files that is watched: files that appear are read too, without end.
 
-A file must be whole when it appears under its name: write it elsewhere, or under a name that begins with ``_`` or ``.`` or ends
+A file must be complete when it appears under its name: write it elsewhere or under a name that begins with ``_`` or ``.`` or ends
 in ``.tmp``, and rename it. It must not change afterwards. A split is a file, read row group by row group; files are read in the
 order of names.
 """
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from tidegate.connectors.local import local_path
+from tidegate.connectors.files import local_path
 from tidegate.connectors.parquet_files import common_schema, file_facts, files_at, open_file, row_group_facts
 from tidegate.connectors.parquet_reader import RowGroupReader, SkippedReader
-from tidegate.connectors.parquet_source import ParquetSource, Place, checked_offset
+from tidegate.connectors.parquet_source import LocalPath, ParquetSource, checked_offset
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import InvalidUseError
 from tidegate.plan.columns import carried
@@ -35,7 +35,7 @@ class ParquetDirectorySource(ParquetSource):
 
     def __init__(
         self,
-        path: Place,
+        path: LocalPath,
         *,
         event_time: str | None = None,
         out_of_orderness: Duration = "0s",

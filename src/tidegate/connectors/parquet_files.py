@@ -12,9 +12,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
-from tidegate.connectors.local import file_errors
+from tidegate.connectors.files import file_errors
 from tidegate.connectors.parquet_partitions import guarantee, partition_fields, partition_values
-from tidegate.connectors.parquet_reader import Layout
+from tidegate.connectors.parquet_reader import Projection
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.columns import check_names
 from tidegate.state.plain import plain
@@ -206,7 +206,7 @@ def _same_unit(found: pq.Statistics, kind: pa.DataType) -> bool:
     return any(f"timeUnit={name}" in str(found.logical_type) and kind.unit == unit for name, unit in _UNIT_NAMES.items())
 
 
-def excluded(path: str, number: int, facts: RowGroupFacts, layout: Layout, schema: pa.Schema) -> bool:
+def excluded(path: str, number: int, facts: RowGroupFacts, layout: Projection, schema: pa.Schema) -> bool:
     """True when the statistics prove that no row passes the filter, and tell the event times as well."""
     if layout.expression is None or (layout.event_time is not None and facts.highest is None):
         return False

@@ -11,8 +11,8 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.connectors.local import file_errors
-from tidegate.connectors.merge import Member
+from tidegate.connectors.files import file_errors
+from tidegate.connectors.merge import MergedPart
 from tidegate.connectors.writer import CHUNK_BYTES, CHUNK_ROWS, FileWriter
 from tidegate.errors import CorruptDataError
 
@@ -38,7 +38,7 @@ class ParquetMerge:
         schemas = [_schema(path) for path in paths]
         return all(schema.equals(schemas[0]) for schema in schemas)
 
-    def merge(self, paths: Sequence[str], target: str, members: Sequence[Member]) -> None:
+    def merge(self, paths: Sequence[str], target: str, members: Sequence[MergedPart]) -> None:
         """Write the rows of these files into a new one."""
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -49,7 +49,7 @@ class ParquetMerge:
 
         self._write(target, _schema(paths[0]), batches(), members)
 
-    def cut(self, path: str, target: str, keep: Sequence[Member]) -> None:
+    def cut(self, path: str, target: str, keep: Sequence[MergedPart]) -> None:
         """Write the rows of these members of a merged file into a new one."""
         kept, members = set(keep), self.members(path)
 
@@ -70,20 +70,20 @@ class ParquetMerge:
             _check_rows(path, file, sum(member.rows for member in members))
             self._write(target, _schema(path), batches(file), keep)
 
-    def members(self, path: str) -> tuple[Member, ...]:
+    def members(self, path: str) -> tuple[MergedPart, ...]:
         """What the footer says."""
         with pa.OSFile(path, "rb") as raw, file_errors(path), pq.ParquetFile(raw) as file:
             note = (file.metadata.metadata or {}).get(MEMBERS_KEY)
         try:
             listed = json.loads(zlib.decompress(base64.b64decode(note or b"", validate=True)))
-            return tuple(Member(str(final), int(rows)) for final, rows in listed)
+            return tuple(MergedPart(str(final), int(rows)) for final, rows in listed)
         except (ValueError, TypeError, zlib.error) as error:
             raise CorruptDataError(
                 f"this file does not say what it is made of, though its name says that it was merged path={path}",
                 path=path,
             ) from error
 
-    def _write(self, target: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], members: Sequence[Member]) -> None:
+    def _write(self, target: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], members: Sequence[MergedPart]) -> None:
         writer = self._open_file(target, schema)
         with file_errors(target):
             try:
@@ -94,7 +94,7 @@ class ParquetMerge:
                 writer.close()
 
 
-def _note(members: Sequence[Member]) -> bytes:
+def _note(members: Sequence[MergedPart]) -> bytes:
     text = json.dumps([[member.final, member.rows] for member in members], separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode()))
 

@@ -42,8 +42,8 @@ def partition_fields(names: Iterable[str], own: Container[str]) -> list[pa.Field
 
 
 def _kind(values: list[str | None]) -> pa.DataType:
-    given = [value for value in values if value is not None]
-    return pa.int64() if given and all(_WHOLE.fullmatch(value) for value in given) else pa.string()
+    present = [value for value in values if value is not None]
+    return pa.int64() if present and all(_WHOLE.fullmatch(value) for value in present) else pa.string()
 
 
 def partition_values(name: str, own: Container[str], schema: pa.Schema) -> dict[str, pa.Scalar]:

@@ -10,7 +10,7 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.connectors.local import file_errors
+from tidegate.connectors.files import file_errors
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.plan.connector import Offset, Polled
 from tidegate.state.plain import plain_batch
@@ -20,9 +20,9 @@ DECODE_ROWS_MAX = 262_144
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
-    """What is read and what is given out: ``tested`` are the columns that the filter ``expression`` needs, ``constants`` those
-    that have one value in the whole file and are not read.
+class Projection:
+    """What is read and what is emitted: ``tested`` are the columns that the filter ``expression`` needs, ``constants`` those
+    that have one value in the file and are not read.
     """
 
     output: pa.Schema
@@ -52,7 +52,7 @@ class RowGroupReader:
     opening at an offset decodes and drops the rows before it.
     """
 
-    def __init__(self, file: pq.ParquetFile, path: str, group: int, rows: int, offset: int, layout: Layout) -> None:
+    def __init__(self, file: pq.ParquetFile, path: str, group: int, rows: int, offset: int, layout: Projection) -> None:
         self._file = file
         self._path = path
         self._group = group
@@ -124,21 +124,21 @@ class RowGroupReader:
 
     def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         output = self._layout.output
-        given = pa.RecordBatch.from_arrays([batch.column(name) for name in output.names], schema=output)
+        emitted = pa.RecordBatch.from_arrays([batch.column(name) for name in output.names], schema=output)
         if self._layout.expression is None:
-            return given
+            return emitted
         tested = batch.select(list(self._layout.tested)) if self._layout.tested else batch
-        return given.filter(_mask(tested, self._layout.expression))
+        return emitted.filter(_mask(tested, self._layout.expression))
 
 
 class SkippedReader:
-    """A ``SplitReader`` of a row group that the filter drops whole: counts its rows and decodes none.
+    """A ``SplitReader`` of a row group that the filter drops completely: counts its rows and decodes none.
 
-    The highest event time comes from the statistics and belongs to the whole row group, so it is told with
+    The highest event time comes from the statistics and belongs to the row group, so it is told with
     the last rows.
     """
 
-    def __init__(self, layout: Layout, rows: int, highest: int | None, offset: int) -> None:
+    def __init__(self, layout: Projection, rows: int, highest: int | None, offset: int) -> None:
         nothing = [pa.array([], field.type) for field in layout.output]
         self._empty = pa.RecordBatch.from_arrays(nothing, schema=layout.output)
         self._rows = rows

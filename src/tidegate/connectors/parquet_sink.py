@@ -12,16 +12,16 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.connectors.local import file_errors, local_path
+from tidegate.connectors.files import file_errors, local_path
 from tidegate.connectors.merge import MergedFiles
-from tidegate.connectors.owner import Lease
+from tidegate.connectors.owner import DirectoryLease
 from tidegate.connectors.parquet_merge import ParquetMerge
 from tidegate.connectors.parquet_types import as_written, check_writable_columns, in_microseconds
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import CHUNK_ROWS, FILE_BYTES, StagedWriter
 from tidegate.core.checkpoint.budget import DEFAULT_BUDGET, PublishBudget
 from tidegate.core.duration import Duration, parse_duration_ms
-from tidegate.core.log.ownership import Claim, Holder
+from tidegate.core.log.owner import Claim, Holder
 from tidegate.errors import InvalidUseError
 from tidegate.plan.capabilities import Gathered
 from tidegate.plan.connector import Committable, WriterContext
@@ -135,7 +135,7 @@ class ParquetSink:
         """Refuse a directory that this run may not have. Called on the driver; only reads."""
         self._directory.check_claim(claim)
 
-    def claim(self, claim: Claim) -> Lease:
+    def claim(self, claim: Claim) -> DirectoryLease:
         """Take the directory for this run, or refuse. Called on the driver."""
         return self._directory.claim(claim, self._merged.in_peace)
 

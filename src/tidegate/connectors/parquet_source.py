@@ -2,7 +2,7 @@
 
 Everything that can be known from the footers is read and checked once, on the driver. A split's id carries a
 fingerprint of its file, so that a file that was changed since a checkpoint is refused instead of being read
-from a wrong place. Push-down changes what is given out, never offsets, row counts or event times.
+from a wrong offset. Push-down changes what is emitted, never offsets, row counts or event times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.connectors.local import local_path
+from tidegate.connectors.files import local_path
 from tidegate.connectors.parquet_files import (
     FileFacts,
     Footer,
@@ -30,7 +30,7 @@ from tidegate.connectors.parquet_files import (
     row_group_facts,
 )
 from tidegate.connectors.parquet_partitions import partition_values
-from tidegate.connectors.parquet_reader import Layout, RowGroupReader, SkippedReader
+from tidegate.connectors.parquet_reader import Projection, RowGroupReader, SkippedReader
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.errors import InvalidUseError
 from tidegate.plan.connector import Offset, Split, SplitReader
@@ -38,21 +38,21 @@ from tidegate.plan.expressions import need_column, predicate
 from tidegate.plan.units import in_unit, is_event_time
 from tidegate.runtime.splits import SplitList
 
-Place = str | os.PathLike[str]
+LocalPath = str | os.PathLike[str]
 
 
 class ParquetSource:
     """Reads local Parquet files: a file, a directory (with what is below it) or a list of files.
 
-    Names that begin with ``_`` or ``.`` or end in ``.tmp`` are left out. Directories such as ``day=1`` give a column. The list of
-    files is taken when this is made.
+    Names that begin with ``_`` or ``.`` or end in ``.tmp`` are left out. Directories such as ``day=1`` become a column. The
+    list of files is taken when this is made.
     """
 
     bounded = True
 
     def __init__(
         self,
-        path: Place | Sequence[Place],
+        path: LocalPath | Sequence[LocalPath],
         *,
         event_time: str | None = None,
         out_of_orderness: Duration = "0s",
@@ -86,7 +86,7 @@ class ParquetSource:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that are given out."""
+        """The columns that are emitted."""
         return pa.schema([self._schema.field(name) for name in self._columns])
 
     @property
@@ -100,7 +100,7 @@ class ParquetSource:
         return self._out_of_orderness
 
     def with_columns(self, names: Sequence[str]) -> Self:
-        """The same source, reading and giving out these columns only, in this order.
+        """The same source, reading and emitting these columns only, in this order.
 
         Without a column a batch would have no rows, so one stays if none is asked for.
         """
@@ -113,7 +113,7 @@ class ParquetSource:
         return source
 
     def with_filter(self, expression: pc.Expression) -> Self:
-        """The same source, giving out only rows for which this is true too.
+        """The same source, emitting only rows for which this is true too.
 
         It may use any column of the files.
         """
@@ -144,7 +144,7 @@ class ParquetSource:
     ) -> RowGroupReader | SkippedReader:
         path = self._path_of(name)
         constants = partition_values(name, file.schema_arrow.names, self._schema) if "=" in name else {}
-        layout = Layout(self.schema, self._event_time, self._expression, tuple(sorted(self._tested)), constants)
+        layout = Projection(self.schema, self._event_time, self._expression, tuple(sorted(self._tested)), constants)
         if excluded(path, number, facts, layout, self._schema):
             file.close()
             return SkippedReader(layout, facts.rows, facts.highest, start)
@@ -170,7 +170,7 @@ class ParquetSource:
         return path_of(self._root, name)
 
 
-def _paths(path: Place | Sequence[Place]) -> list[str]:
+def _paths(path: LocalPath | Sequence[LocalPath]) -> list[str]:
     if isinstance(path, str | os.PathLike):
         return [local_path(path)]
     if not isinstance(path, Iterable) or not path:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tidegate.connectors.local import file_errors, local_path
+from tidegate.connectors.files import file_errors, local_path
 from tidegate.connectors.staging import StagingDirectory
 from tidegate.connectors.writer import StagedWriter
 from tidegate.errors import InvalidUseError

@@ -1,12 +1,12 @@
 """A directory in which finished files appear at once, and the fence that keeps late calls out of it.
 
-A staged file is in exactly one place, and moves in one direction only::
+A staged file is in exactly one directory, and moves in one direction only::
 
     _pending/NAME.pending  --publish-->  FINAL (a reader sees it)  --hide-->  _hidden/FINAL.hidden
             |                                                                        ^
             +---------------------------- hide -------------------------------------+
 
-Every step is one rename within one file system, which POSIX makes atomic. That is the whole fence: once a
+Every step is one rename within one file system, which POSIX makes atomic. That is all of the fence: once a
 file has been hidden there is nothing left that a late ``publish`` of an old leader could rename, so it
 changes nothing. No file is ever renamed back. One directory belongs to one sink of one run, because each sweeps away what it
 does not know; ``owner`` says how. A job that adds to what another has published notes those names below ``_adopted``,
@@ -27,9 +27,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from tidegate.connectors.local import file_errors, file_names, moved, remove_file, sync_file
-from tidegate.connectors.owner import Lease, check_claim, holder, taken
-from tidegate.core.log.ownership import Claim, Holder
+from tidegate.connectors.files import file_errors, file_names, moved, remove_file, sync_file
+from tidegate.connectors.owner import DirectoryLease, check_claim, holder, taken
+from tidegate.core.log.owner import Claim, Holder
 from tidegate.errors import CorruptDataError
 from tidegate.plan.connector import Committable, WriterContext
 
@@ -100,7 +100,7 @@ def _checked_file(entry: Any) -> StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagingDirectory:
-    """The three places of one directory. Calls block on the file system only; all are idempotent.
+    """The three subdirectories of one directory. Calls block on the file system only; all are idempotent.
 
     ``durable`` syncs files and directories, so that what was prepared or published survives a power cut and
     not only the death of a process.
@@ -132,8 +132,8 @@ class StagingDirectory:
         """Write, move and remove a small file where files will be. Leaves nothing behind, no directory either."""
         made = _made_directories(self.path)
         try:
-            for place in ("", PENDING, HIDDEN):
-                directory = os.path.join(self.path, place)
+            for folder in ("", PENDING, HIDDEN):
+                directory = os.path.join(self.path, folder)
                 if os.path.isdir(directory):
                     _probe(directory)
         finally:
@@ -159,7 +159,7 @@ class StagingDirectory:
         for file in files_of(committables):
             hidden = self.hidden_path(file.final)
             # In the order in which files move: a file that is being published meanwhile is met at its next
-            # place.
+            # directory.
             if not self._moved(self.pending_path(file.pending), hidden):
                 self._moved(self.final_path(file.final), hidden)
         self.sync(os.path.join(self.path, HIDDEN))
@@ -185,7 +185,7 @@ class StagingDirectory:
         """Refuse a directory that this run may not have. Only reads."""
         check_claim(self.path, claim, idle=self._idle())
 
-    def claim(self, claim: Claim, in_peace: Callable[[Callable[[], None]], None] = lambda action: action()) -> Lease:
+    def claim(self, claim: Claim, in_peace: Callable[[Callable[[], None]], None] = lambda action: action()) -> DirectoryLease:
         """Take the directory, or refuse. What another log's run has staged is moved away, so that it can't show it any more.
 
         ``in_peace`` does something with the staged files while nobody else has any of them in hand.
@@ -255,9 +255,9 @@ class StagingDirectory:
         """Delete everything: what is visible, what waits, what is hidden and notes. Other files stay."""
         for name in self.published():
             remove_file(self.final_path(name))
-        for place in (PENDING, HIDDEN, ADOPTED):
-            for name in self._names(place):
-                remove_file(os.path.join(self.path, place, name))
+        for folder in (PENDING, HIDDEN, ADOPTED):
+            for name in self._names(folder):
+                remove_file(os.path.join(self.path, folder, name))
 
     def sync(self, path: str) -> None:
         """Make a file or a directory's names durable, if that was asked for."""
@@ -265,8 +265,8 @@ class StagingDirectory:
             with file_errors(path):
                 sync_file(path)
 
-    def _names(self, place: str) -> list[str]:
-        return file_names(os.path.join(self.path, place))
+    def _names(self, folder: str) -> list[str]:
+        return file_names(os.path.join(self.path, folder))
 
     def _moved(self, source: str, target: str) -> bool:
         return moved(source, target)

@@ -1,6 +1,6 @@
 """The node's half of every sink that stages files: collect rows, write them out, roll by size, prepare, drop.
 
-Knows no file format: an ``open_file`` function gives something with ``write_table`` and ``close``.
+Knows no file format: an ``open_file`` function returns something with ``write_table`` and ``close``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tidegate.connectors.local import file_errors, remove_file
+from tidegate.connectors.files import file_errors, remove_file
 from tidegate.connectors.staging import (
     PENDING,
     StagedFile,
@@ -52,7 +52,7 @@ class StagedWriter:
     """A ``SinkWriter`` over a staging directory. Used by one thread. All calls block on the disk.
 
     Memory is bounded by ``CHUNK_BYTES`` and one batch. After a failure of the file system the writer refuses
-    everything but ``close``: the epoch under way is dropped as a whole, never in part.
+    everything but ``close``: the epoch under way is dropped completely, never in part.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reads a length of time that a person wrote. The answer is always whole milliseconds.
+"""Reads a length of time that a person wrote. The answer is always an integer of milliseconds.
 
 Nothing is rounded: a length that is not a whole number of milliseconds is refused. Knows no clock.
 """

@@ -173,10 +173,10 @@ class ProcessOperator(MapOperator):
         """For each state that came back the index of its key among the keys of the batch."""
         keys = pa.Table.from_batches([self._keys, rows.select(self._keys.schema.names)])
         codes = key_codes(keys, self._spec.keys)
-        asked, given = codes[: self._keys.num_rows], codes[self._keys.num_rows :]
-        places = np.full(len(codes), -1)
-        places[asked] = np.arange(len(asked))
-        found = places[given]
+        asked, returned = codes[: self._keys.num_rows], codes[self._keys.num_rows :]
+        indices = np.full(len(codes), -1)
+        indices[asked] = np.arange(len(asked))
+        found = indices[returned]
         if (found < 0).any():
             raise self._wrong("returned the state of a key that its batch does not have")
         if len(np.unique(found)) < len(found):

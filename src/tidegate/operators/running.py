@@ -130,9 +130,9 @@ class RunningAggregateOperator(Stateful):
 
     def _results(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         keys = [rows.column(key) for key in self._spec.keys]
-        whole = fitted([*keys, *results(rows, self._spec.aggregates)], self._spec.schema)
-        for start in range(0, whole.num_rows, PIECE_ROWS):
-            yield whole.slice(start, PIECE_ROWS)
+        rows_out = fitted([*keys, *results(rows, self._spec.aggregates)], self._spec.schema)
+        for start in range(0, rows_out.num_rows, PIECE_ROWS):
+            yield rows_out.slice(start, PIECE_ROWS)
 
     # -- distinct values -------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The wide schema of an aggregate that emits late rows too: it takes raw rows and judges each on arrival.
 
 Results and late rows leave by the same way, in one wide schema: a flag, the results' columns, the rows'
-columns. The plan parts them behind the operator.
+columns. The plan parts them after the operator.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class WideOutput:
         self._output = output
         split = len(output) - len(rows)
         assert output.names[0] == LATE
-        self.results = pa.schema([output.field(place) for place in range(1, split)])
-        self._late_types = [output.field(place).type for place in range(split, len(output))]
+        self.results = pa.schema([output.field(index) for index in range(1, split)])
+        self._late_types = [output.field(index).type for index in range(split, len(output))]
 
     def of_results(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Results, without late rows' columns."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.core.checkpoint.budget import PublishBudget
-from tidegate.core.log.ownership import Claim, Holder
+from tidegate.core.log.owner import Claim, Holder
 from tidegate.plan.connector import Committable, Offset, Sink, Source, Split
 
 OnFailure: TypeAlias = Callable[[str], None]
@@ -80,7 +80,7 @@ class ReadsDirectories(Protocol):
 class NeedsStore(Source, Protocol):
     """A source that keeps what it reads in the job's store. Without: it is read where it is."""
 
-    def with_store(self, place: str, prefix: str, *, fresh: bool, states: Sequence[object] = ()) -> Source:
+    def with_store(self, url: str, prefix: str, *, fresh: bool, states: Sequence[object] = ()) -> Source:
         """The same source over this part of the store, called on the driver before ``splits``. Blocks.
 
         ``fresh``: what is there is not to be used. ``states`` is what a checkpoint has of this source, to go on from.
@@ -91,7 +91,7 @@ class NeedsStore(Source, Protocol):
 class ChecksStore(Protocol):
     """A source that can refuse what is in the store before anything starts. Without: ``with_store`` does, after the takeover."""
 
-    def check_store(self, place: str, prefix: str) -> None:
+    def check_store(self, url: str, prefix: str) -> None:
         """Raise ``InvalidUseError`` if what is stored there can't be gone on with. Only reads."""
 
 

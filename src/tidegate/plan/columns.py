@@ -1,6 +1,6 @@
 """Which columns a plan can carry, and which can be keys: asked once for every schema that enters it.
 
-A source, an expression and a user's function bring columns in. Behind them every column is plain (``tidegate.state.plain``) and
+A source, an expression and a user's function bring columns in. After them every column is plain (``tidegate.state.plain``) and
 has a name of its own. What a type can do is found by trying it on a row, not by a list of types.
 """
 

@@ -60,7 +60,7 @@ class Source(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the batches that readers give."""
+        """The columns of the batches that readers return."""
 
     @property
     def event_time(self) -> str | None:
@@ -68,7 +68,7 @@ class Source(Protocol):
 
     @property
     def out_of_orderness(self) -> int:
-        """How far behind the largest event time a row may come, in the event-time column's unit."""
+        """How far before the largest event time a row may be, in the event-time column's unit."""
 
     @property
     def bounded(self) -> bool:

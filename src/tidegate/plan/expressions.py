@@ -1,4 +1,4 @@
-"""What a pyarrow expression needs and gives, found by trying it on an empty table.
+"""What a pyarrow expression needs and returns, found by trying it on an empty table.
 
 pyarrow shows no tree of an expression, so the questions are asked by probing: does it bind to this schema, to
 which type, and which column may not be missing. Everything here runs while the pipeline is being written,
@@ -28,7 +28,7 @@ _RANDOM = re.compile(r"\brandom\(\{")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """One computed column: its name, the expression, the type it gives and the columns it reads."""
+    """One computed column: its name, the expression, the type it has and the columns it reads."""
 
     name: str
     expression: pc.Expression
@@ -78,7 +78,7 @@ def predicate(where: str, expression: pc.Expression, schema: pa.Schema) -> froze
 
 
 def columns_used(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
-    """The columns without which the expression no longer binds. It must bind to the whole schema."""
+    """The columns without which the expression no longer binds. It must bind to the complete schema."""
     table = schema.empty_table()
     return frozenset(name for name in schema.names if not _binds(expression, table.drop_columns([name])))
 
@@ -101,7 +101,7 @@ def no_column(name: str, names: Iterable[str]) -> str:
 
 
 def _check_replayable(where: str, expression: pc.Expression) -> None:
-    """Refuse what would not give the same value on another node, or when rows are read again after a failure."""
+    """Refuse what would not have the same value on another node, or when rows are read again after a failure."""
     called = _TEXT.sub("", str(expression))
     if _BY_POSITION.search(called):
         raise InvalidUseError(f"{where}: name columns, do not number them expression={expression}")
@@ -152,7 +152,7 @@ def _binds(expression: pc.Expression, table: pa.Table) -> bool:
 
 
 def _check_row_by_row(where: str, expression: pc.Expression, schema: pa.Schema) -> None:
-    """Refuse functions over whole columns: they bind, and fail only on the first row."""
+    """Refuse functions over all rows of a column: they bind, and fail only on the first row."""
     try:
         _bind(expression, pa.table([pa.nulls(1, field.type) for field in schema], schema=_nullable(schema)))
     except pa.ArrowException as error:

@@ -43,7 +43,7 @@ def _check_results(fields: list[pa.Field], aggregates: tuple[AggregateColumn, ..
 
 
 def process_state(where: str, keys: tuple[str, ...], state: pa.Schema, schema: pa.Schema) -> pa.Schema:
-    """The columns of a function's state: the keys, in front unless the user has placed them, then the user's."""
+    """The columns of a function's state: the keys, first unless the user's schema has them, then the user's."""
     state = carried(where, state)
     for key in keys:
         kind = plain(schema.field(key).type)

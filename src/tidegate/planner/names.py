@@ -33,31 +33,31 @@ def check_name(what: str, name: object) -> str:
 
 def name_operators(plan: LogicalPlan) -> LogicalPlan:
     """Take out the ``Named`` nodes and give every other node its name, each one once."""
-    given: dict[OperatorSpec, str] = {}
+    chosen: dict[OperatorSpec, str] = {}
 
     def without_named(node: OperatorSpec, inputs: tuple[OperatorSpec, ...]) -> OperatorSpec:
         if not isinstance(node, Named):
             return node.with_inputs(inputs)
-        if given.setdefault(inputs[0], node.alias) != node.alias:
-            raise InvalidUseError(f"one operator has two names, keep one names={given[inputs[0]]}, {node.alias}")
+        if chosen.setdefault(inputs[0], node.alias) != node.alias:
+            raise InvalidUseError(f"one operator has two names, keep one names={chosen[inputs[0]]}, {node.alias}")
         return inputs[0]
 
     bare = rewrite(plan, without_named)
-    names = _unique(bare, given)
+    names = _unique(bare, chosen)
     return rewrite(bare, lambda node, inputs: replace(node.with_inputs(inputs), name=names[node]))
 
 
-def _unique(plan: LogicalPlan, given: dict[OperatorSpec, str]) -> dict[OperatorSpec, str]:
-    """Given names, which must be unique; derived ones with a counter where two operators are alike."""
-    taken = Counter(given.values())
+def _unique(plan: LogicalPlan, chosen: dict[OperatorSpec, str]) -> dict[OperatorSpec, str]:
+    """Names that users chose, which must be unique; derived ones with a counter where two operators are alike."""
+    taken = Counter(chosen.values())
     for name, times in taken.items():
         if times > 1:
             raise InvalidUseError(f"two operators have the same name, give each its own name={name}")
     digests: dict[OperatorSpec, str] = {}
     names: dict[OperatorSpec, str] = {}
     for node in topological(plan):
-        digests[node] = _digest(node, given.get(node), [digests[child] for child in node.specs])
-        names[node] = given.get(node) or _free(f"{node.label()}-{digests[node][:6]}", taken)
+        digests[node] = _digest(node, chosen.get(node), [digests[child] for child in node.specs])
+        names[node] = chosen.get(node) or _free(f"{node.label()}-{digests[node][:6]}", taken)
         taken[names[node]] += 1
     return names
 
@@ -68,7 +68,7 @@ def _free(name: str, taken: Counter[str]) -> str:
     return next(each for each in (f"{name}-{number}" for number in count(2)) if not taken[each])
 
 
-def _digest(node: OperatorSpec, given: str | None, inputs: list[str]) -> str:
+def _digest(node: OperatorSpec, chosen: str | None, inputs: list[str]) -> str:
     """A hash of what a node computes; downstream of a name that a user chose, changes upstream no longer count."""
-    text = json.dumps(["named", given] if given else [node.kind, node.meaning(), inputs])
+    text = json.dumps(["named", chosen] if chosen else [node.kind, node.meaning(), inputs])
     return hashlib.sha256(text.encode()).hexdigest()

@@ -18,9 +18,9 @@ from tidegate.planner.rules import apply_rules, insert_barrier_for_fan_in
 
 
 def build(plan: LogicalPlan, parallelism: int) -> PhysicalPlan:
-    """The physical plan: names given, rules applied, operators chained.
+    """The physical plan: names resolved, rules applied, operators chained.
 
-    The same plan gives the same answer every time.
+    The same logical plan has the same physical plan every time.
     """
     check_parallelism(parallelism)
     ready = apply_rules(name_operators(plan))
@@ -105,7 +105,7 @@ def _stage_name(operators: tuple[OperatorSpec, ...]) -> str:
 
 
 def _check_names(plan: LogicalPlan) -> None:
-    """Names that rules derive may meet one that a user gave."""
+    """Names that rules derive may meet one that a user chose."""
     names = Counter(node.name for node in topological(plan))
     for name, times in names.items():
         if times > 1:

@@ -1,4 +1,4 @@
-"""What blocks in the leader's work: the log, sinks, garbage. Runs on executors; what it gives is an event for the coordinator."""
+"""What blocks in the leader's work: the log, sinks, garbage. Runs on executors; returns events for the coordinator."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import threading
 from typing import assert_never
 
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.failure.election import LeaderBeat
 from tidegate.core.log.retain import garbage
 from tidegate.errors import WAITED_FOR, CorruptDataError, RetryableError, TidegateError
@@ -16,7 +16,7 @@ from tidegate.runtime.election import Election
 from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.sinks import Sinks
-from tidegate.store.base import Sweepable
+from tidegate.store.interface import Sweepable
 from tidegate.store.open import PROBE_FOLDER
 
 log = logging.getLogger("tidegate")
@@ -26,7 +26,7 @@ SWEEP_EVERY = 64
 
 
 class BlockingWork:
-    """Performs orders that wait for the world. Each method blocks; no two of one executor run at once."""
+    """Performs effects that wait for the world. Each method blocks; no two of one executor run at once."""
 
     def __init__(self, log_store: LogStore, publisher: Sinks, spools: Spools) -> None:
         self._log = log_store
@@ -37,7 +37,7 @@ class BlockingWork:
         self._collecting = False
         self._rounds = 0
 
-    def put(self, effect: do.PutEntry) -> ev.Event:
+    def put(self, effect: do.PutEntry) -> ev.CoordinatorEvent:
         answer: ev.PutAnswer
         try:
             found = self._log.create(effect.entry)
@@ -46,13 +46,13 @@ class BlockingWork:
             answer = ev.Unknown(str(error))
         return ev.PutAnswered(effect.slot, effect.write_id, answer)
 
-    def read(self, _: None) -> ev.Event:
+    def read(self, _: None) -> ev.CoordinatorEvent:
         return self._log.recent()
 
-    def check(self, slot: Slot) -> ev.Event:
+    def check(self, slot: Slot) -> ev.CoordinatorEvent:
         return ev.LogChecked(slot, self._log.check(slot))
 
-    def replaced(self, slot: Slot) -> ev.Event | None:
+    def replaced(self, slot: Slot) -> ev.CoordinatorEvent | None:
         """That somebody has written after this slot; ``None``: nobody has."""
         found = self._log.check(slot)
         match found:
@@ -65,7 +65,7 @@ class BlockingWork:
             case _:
                 assert_never(found)
 
-    def beat(self, asked: tuple[Election, LeaderBeat, int]) -> ev.Event | None:
+    def beat(self, asked: tuple[Election, LeaderBeat, int]) -> ev.CoordinatorEvent | None:
         """Say that this leader is there; that another has taken over, if one has."""
         election, beat, slot = asked
         try:
@@ -139,14 +139,14 @@ class BlockingWork:
         if swept:
             log.info("deleted what killed writers had left files=%s job=%s", swept, job)
 
-    def publish(self, effect: do.Publish) -> ev.Event:
+    def publish(self, effect: do.Publish) -> ev.CoordinatorEvent:
         try:
             self._publisher.publish(effect.committables)
         except WAITED_FOR as error:
             return ev.PublishFailed(effect.epoch, str(error))
         return ev.Published(effect.epoch)
 
-    def hide(self, effect: do.Hide) -> ev.Event:
+    def hide(self, effect: do.Hide) -> ev.CoordinatorEvent:
         # A start without state (``everything``) empties sinks if that was asked for, else they were seen to show nothing. What
         # lower gangs staged is swept at every start.
         try:

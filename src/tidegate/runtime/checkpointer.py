@@ -36,7 +36,7 @@ from tidegate.runtime.snapshotfile import Encoded, encode_inflight, encode_run
 from tidegate.runtime.task import StageTask, receivers
 from tidegate.runtime.threads import Threads
 from tidegate.state.run import Frozen, Run
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 
 UPLOAD_TRIES = 3
 ATTEMPTS_KEPT = 8
@@ -45,8 +45,8 @@ Post = Callable[[Callable[[], None]], None]
 
 
 @dataclass(slots=True)
-class Part:
-    """What one task gave."""
+class TaskPart:
+    """What one task contributed."""
 
     frozen: Mapping[str, Frozen]
     fired_ms: int
@@ -57,7 +57,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Attempt:
+class NodeCheckpoint:
     """One checkpoint on this node."""
 
     checkpoint_id: int
@@ -65,7 +65,7 @@ class Attempt:
     parent: Epoch | None = None
     compacts: bool = False
     begun_ms: int = 0
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, TaskPart] = field(default_factory=dict)
     runs: dict[int, tuple[RunEntry, ObjectEntry | None]] = field(default_factory=dict)
     uploading: bool = False
 
@@ -100,7 +100,7 @@ class Checkpointer:
         self._say_prepared = say_prepared
         self._decline = decline
         self._paths = JobPaths(setup.plan.job)
-        self._attempts: dict[int, Attempt] = {}
+        self._attempts: dict[int, NodeCheckpoint] = {}
         self._dead = 0
         self._staged: list[Staged] = []
         self._known_epoch: int | None = None
@@ -115,7 +115,7 @@ class Checkpointer:
         attempt = self._attempt(checkpoint_id)
         if attempt is not None:
             attempt.term, attempt.parent, attempt.compacts = term, parent, compacts
-            self._upload_when_whole(attempt)
+            self._upload_when_complete(attempt)
 
     def fired(
         self,
@@ -130,7 +130,7 @@ class Checkpointer:
         if attempt is not None:
             now_ms = self._now_ms()
             barrier_ms = task.first_barrier_ms(barrier.checkpoint_id) or now_ms
-            attempt.parts[task.name] = Part(frozen, now_ms, barrier_ms, rows_out=_rows_out(task))
+            attempt.parts[task.name] = TaskPart(frozen, now_ms, barrier_ms, rows_out=_rows_out(task))
 
     def completed(self, task: StageTask, effect: SnapshotComplete[pa.RecordBatch]) -> None:
         """A task's recordings are closed and its barrier is on the way."""
@@ -139,13 +139,13 @@ class Checkpointer:
             return
         if effect.finished:
             self._stage(effect.checkpoint_id, task.prepare_sinks(effect.checkpoint_id))
-            attempt.parts[task.name] = Part(task.freeze(), self._now_ms(), self._now_ms(), rows_out=_rows_out(task))
+            attempt.parts[task.name] = TaskPart(task.freeze(), self._now_ms(), self._now_ms(), rows_out=_rows_out(task))
         part = attempt.parts[task.name]
         part.complete, part.complete_ms = effect, self._now_ms()
-        self._upload_when_whole(attempt)
+        self._upload_when_complete(attempt)
 
     def failed(self, task: StageTask, effect: CheckpointFailed) -> None:
-        """A task can't take part: the whole checkpoint is over."""
+        """A task can't take part: the checkpoint is over."""
         self.abort(effect.checkpoint_id)
         error = CheckpointAbortedError(f"{task.name}: {effect.error}", checkpoint_id=effect.checkpoint_id)
         self._decline(effect.checkpoint_id, error)
@@ -170,13 +170,13 @@ class Checkpointer:
 
     # -- collecting ------------------------------------------------------------------------------------------------
 
-    def _attempt(self, checkpoint_id: int) -> Attempt | None:
+    def _attempt(self, checkpoint_id: int) -> NodeCheckpoint | None:
         if checkpoint_id <= self._dead:
             return None
         if checkpoint_id not in self._attempts:
             if len(self._attempts) >= ATTEMPTS_KEPT:
                 self.abort(min(self._attempts))
-            self._attempts[checkpoint_id] = Attempt(checkpoint_id, begun_ms=self._now_ms())
+            self._attempts[checkpoint_id] = NodeCheckpoint(checkpoint_id, begun_ms=self._now_ms())
         return self._attempts[checkpoint_id]
 
     def _stage(self, checkpoint_id: int, committables: Mapping[str, Future[Committable | None]]) -> None:
@@ -184,9 +184,9 @@ class Checkpointer:
             self._staged.append(Staged(name, checkpoint_id, future))
             future.add_done_callback(lambda done: self._post(partial(_check_staged, done)))
 
-    def _upload_when_whole(self, attempt: Attempt) -> None:
-        whole = len(attempt.parts) == len(self.tasks) and all(part.complete for part in attempt.parts.values())
-        if not whole or attempt.term is None or attempt.uploading:
+    def _upload_when_complete(self, attempt: NodeCheckpoint) -> None:
+        complete = len(attempt.parts) == len(self.tasks) and all(part.complete for part in attempt.parts.values())
+        if not complete or attempt.term is None or attempt.uploading:
             return
         attempt.uploading = True
         known = self._known if attempt.parent == self._known_epoch and not attempt.compacts else {}
@@ -195,7 +195,7 @@ class Checkpointer:
         future = executor.submit(self._write_with_retries, attempt, known, staged)
         future.add_done_callback(lambda done: self._post(partial(self._written, attempt, done)))
 
-    def _written(self, attempt: Attempt, done: Future[PrepareAck]) -> None:
+    def _written(self, attempt: NodeCheckpoint, done: Future[PrepareAck]) -> None:
         if not self.is_live(attempt.checkpoint_id):
             return
         error = done.exception()
@@ -210,7 +210,7 @@ class Checkpointer:
     # -- writing: the upload thread --------------------------------------------------------------------------------
 
     def _write_with_retries(
-        self, attempt: Attempt, known: Mapping[int, tuple[RunEntry, ObjectEntry | None]], staged: Sequence[Staged]
+        self, attempt: NodeCheckpoint, known: Mapping[int, tuple[RunEntry, ObjectEntry | None]], staged: Sequence[Staged]
     ) -> PrepareAck:
         for left in reversed(range(UPLOAD_TRIES)):
             try:
@@ -222,7 +222,7 @@ class Checkpointer:
         raise AssertionError("unreachable")
 
     def _write(
-        self, attempt: Attempt, known: Mapping[int, tuple[RunEntry, ObjectEntry | None]], staged: Sequence[Staged]
+        self, attempt: NodeCheckpoint, known: Mapping[int, tuple[RunEntry, ObjectEntry | None]], staged: Sequence[Staged]
     ) -> PrepareAck:
         state = StateObjectWriter(self._paths.state(attempt.checkpoint_id, self._setup.node), known)
         operators, sources = self._states(attempt, state)
@@ -250,7 +250,9 @@ class Checkpointer:
             rows_out=sum(part.rows_out for part in attempt.parts.values()),
         )
 
-    def _states(self, attempt: Attempt, writer: StateObjectWriter) -> tuple[list[tuple[str, Frozen]], list[tuple[str, Frozen]]]:
+    def _states(
+        self, attempt: NodeCheckpoint, writer: StateObjectWriter
+    ) -> tuple[list[tuple[str, Frozen]], list[tuple[str, Frozen]]]:
         operators: list[tuple[str, Frozen]] = []
         sources: list[tuple[str, Frozen]] = []
         source_names = {stage.operators[0].name for stage in self._setup.plan.stages if isinstance(stage.operators[0], Read)}
@@ -275,13 +277,13 @@ class Checkpointer:
         checksum = data.crc32c()
         return RunEntry(path, 0, data.length, checksum, run.batch.num_rows), ObjectEntry(path, data.length, checksum)
 
-    def _report(self, attempt: Attempt, task: StageTask) -> TaskReport:
+    def _report(self, attempt: NodeCheckpoint, task: StageTask) -> TaskReport:
         complete = attempt.parts[task.name].complete
         finished = complete is not None and complete.finished
         channels = [*self._refs("in", task.stage.inputs), *self._refs("out", task.stage.outputs)]
         return TaskReport(task.name, self._setup.node, "finished" if finished else "fired", tuple(channels))
 
-    def _stats(self, attempt: Attempt, task: StageTask) -> TaskStats:
+    def _stats(self, attempt: NodeCheckpoint, task: StageTask) -> TaskStats:
         part = attempt.parts[task.name]
         complete = part.complete
         assert complete is not None
@@ -304,7 +306,7 @@ class Checkpointer:
         node, parallelism = self._setup.node, self._setup.parallelism
         return [ChannelRef(direction, edge.id, peer) for edge in edges for peer in receivers(edge, node, parallelism)]
 
-    def _flights(self, attempt: Attempt, task: StageTask) -> list[InFlightEntry]:
+    def _flights(self, attempt: NodeCheckpoint, task: StageTask) -> list[InFlightEntry]:
         complete = attempt.parts[task.name].complete
         assert complete is not None
         entries = []
@@ -348,7 +350,7 @@ class Checkpointer:
 
 
 def _check_staged(done: Future[Committable | None]) -> None:
-    """A sink that could not stage its rows ends the node: no later checkpoint could be whole without them."""
+    """A sink that could not stage its rows ends the node: no later checkpoint could be complete without them."""
     if not done.cancelled():
         done.result()
 
@@ -395,15 +397,15 @@ class StateObjectWriter:
         own = None if not self.bytes_written or store is None or inline <= inline_max else self._put(store)
         for uid, (data, offset, rows) in self._new.items():
             if own is None:
-                self.runs[uid] = (RunEntry.of_bytes(data.whole, data.crc32c(), rows), None)
+                self.runs[uid] = (RunEntry.of_bytes(data.joined, data.crc32c(), rows), None)
             else:
                 self.runs[uid] = (RunEntry(self._path, offset, data.length, data.crc32c(), rows), own)
         return list({entry.path: entry for _, entry in self.runs.values() if entry is not None}.values())
 
     def _put(self, store: Store) -> ObjectEntry:
-        whole = Encoded(tuple(piece for data, _, _ in self._new.values() for piece in data.pieces))
-        store.put(self._path, *whole.pieces)
-        return ObjectEntry(self._path, whole.length, whole.crc32c())
+        encoded = Encoded(tuple(piece for data, _, _ in self._new.values() for piece in data.pieces))
+        store.put(self._path, *encoded.pieces)
+        return ObjectEntry(self._path, encoded.length, encoded.crc32c())
 
     def resolve(self, named: tuple[str, Frozen]) -> OperatorSnapshotEntry:
         """An operator's entry for the manifest."""

@@ -11,13 +11,13 @@ from tidegate.core.checkpoint import events as ev
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.failure.patience import Patience
 from tidegate.core.failure.problems import ProblemKind
-from tidegate.core.failure.restart import Failure, FailureKind, GiveUp, RestartAfter
+from tidegate.core.failure.restart import Failure, FailureKind, RestartAfter, StopRestarting
 from tidegate.core.log.resolve import FallBack, Refuse
 from tidegate.errors import WAITED_FOR
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.opening import Opening
 from tidegate.runtime.timers import Timers
-from tidegate.runtime.watch import Watch
+from tidegate.runtime.watch import ProblemWatch
 
 
 class Chooser(Protocol):
@@ -30,7 +30,7 @@ class Chooser(Protocol):
     def post(self, action: Callable[[], None]) -> None:
         """Have this done in the leader's thread. Any thread."""
 
-    def later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
+    def later(self, name: str, work: Callable[[Any], ev.CoordinatorEvent | None], argument: Any) -> None:
         """Have this done on an executor; what it returns comes back as an event."""
 
     def give_up(self, cause: Failure, failures: int = 1) -> None:
@@ -45,7 +45,7 @@ class RestoreChoosing:
         leader: Chooser,
         opening: Opening,
         blocking: BlockingWork,
-        watch: Watch,
+        watch: ProblemWatch,
         limit_ms: int,
         *,
         clock: Clock,
@@ -71,7 +71,7 @@ class RestoreChoosing:
         self._watch.failed(ProblemKind.RESTORE, why)
         verdict = self._patience.failed()
         match verdict:
-            case GiveUp(failures):
+            case StopRestarting(failures):
                 unread = f"the checkpoint to go on from can't be read: {why}"
                 self._leader.give_up(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
             case RestartAfter(wait_ms):
@@ -79,7 +79,7 @@ class RestoreChoosing:
             case _:
                 assert_never(verdict)
 
-    def _decide(self, _: None) -> ev.Event | None:
+    def _decide(self, _: None) -> ev.CoordinatorEvent | None:
         # The coordinator has looked into the log before it asked, and changes nothing until this is answered.
         view = self._leader.machine.log
         try:

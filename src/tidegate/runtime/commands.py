@@ -1,10 +1,10 @@
-"""The coordinator's orders to nodes, as messages of the control line."""
+"""The coordinator's effects on nodes, as commands of the control line."""
 
 from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from tidegate.core.checkpoint.orders import (
+from tidegate.core.checkpoint.effects import (
     SendAbort,
     SendCommitted,
     SendFinalize,
@@ -17,35 +17,35 @@ from tidegate.wire._gen import control_pb2 as pb
 Command: TypeAlias = SendStarted | SendInject | SendFinalize | SendPromote | SendAbort | SendCommitted
 
 
-def command(order: Command) -> pb.CoordinatorMessage:
-    """The message for one order."""
-    match order:
+def command(effect: Command) -> pb.CoordinatorMessage:
+    """The message for one effect."""
+    match effect:
         case SendStarted():
-            return pb.CoordinatorMessage(started=_started(order))
+            return pb.CoordinatorMessage(started=_started(effect))
         case SendInject():
             inject = pb.Inject(
-                term=order.stamp.term,
-                checkpoint_id=order.checkpoint_id,
-                epoch=order.epoch,
-                unaligned=order.unaligned,
+                term=effect.stamp.term,
+                checkpoint_id=effect.checkpoint_id,
+                epoch=effect.epoch,
+                unaligned=effect.unaligned,
             )
             return pb.CoordinatorMessage(inject=inject)
         case SendFinalize():
-            finalize = pb.Finalize(term=order.stamp.term, checkpoint_id=order.checkpoint_id, epoch=order.epoch)
+            finalize = pb.Finalize(term=effect.stamp.term, checkpoint_id=effect.checkpoint_id, epoch=effect.epoch)
             return pb.CoordinatorMessage(finalize=finalize)
         case SendPromote():
-            return pb.CoordinatorMessage(promote=pb.Promote(checkpoint_id=order.checkpoint_id))
+            return pb.CoordinatorMessage(promote=pb.Promote(checkpoint_id=effect.checkpoint_id))
         case SendAbort():
-            return pb.CoordinatorMessage(abort=pb.Abort(checkpoint_id=order.checkpoint_id, reason=order.reason))
+            return pb.CoordinatorMessage(abort=pb.Abort(checkpoint_id=effect.checkpoint_id, reason=effect.reason))
         case SendCommitted():
-            committed = pb.Committed(epoch=order.epoch, checkpoint_id=order.checkpoint_id)
+            committed = pb.Committed(epoch=effect.epoch, checkpoint_id=effect.checkpoint_id)
             return pb.CoordinatorMessage(committed=committed)
         case _:
-            assert_never(order)
+            assert_never(effect)
 
 
-def _started(order: SendStarted) -> pb.Started:
-    started = order.started
+def _started(effect: SendStarted) -> pb.Started:
+    started = effect.started
     return pb.Started(
         term=started.term,
         checkpoint_id=started.checkpoint_id,

@@ -1,6 +1,6 @@
 """One subtask's share of a source that never ends: several splits read in turn, new ones found on the way.
 
-Splits are known by their ids, not by their place in a list: the list grows. A split with an end waits until those ahead of it
+Splits are known by their ids, not by their index in a list: the list grows. A split with an end waits until those before it
 have been read; splits without an end are all open at once and take turns.
 
 What was read to its end is remembered by a hash of its id, for ever. Nothing shorter would do: a file may appear under any name,
@@ -91,7 +91,7 @@ class ContinuousReader:
         self._idle_after_ms = source.idle_timeout_ms if isinstance(source, TimesOutIdle) else IDLE_TIMEOUT_MS
         self._given = splits
         # A list that never grows is dealt out evenly; one that grows goes by a hash, the same on every node.
-        self._places = {mark(split.id): place for place, split in enumerate(splits)}
+        self._index = {mark(split.id): index for index, split in enumerate(splits)}
         self._seen: set[str] = set()
         self._done = bytearray()
         self._done_marks: set[bytes] = set()
@@ -115,7 +115,7 @@ class ContinuousReader:
 
     @property
     def finished(self) -> bool:
-        """No more is to be read: the job drains, or a source whose splits are all known has given everything."""
+        """No more is to be read: the job drains, or a source whose splits are all known has returned everything."""
         if self._draining:
             return True
         return self._begun and self._discovering is None and not self._turns and not self._waiting
@@ -190,8 +190,8 @@ class ContinuousReader:
         return split_id not in self._seen and (name := mark(split_id)) not in self._done_marks and self._owns(name)
 
     def _owns(self, mark_: bytes) -> bool:
-        place = self._places.get(mark_) if self._discovering is None else int.from_bytes(mark_[:8], "little")
-        return place is not None and place % self._parallelism == self._subtask
+        index = self._index.get(mark_) if self._discovering is None else int.from_bytes(mark_[:8], "little")
+        return index is not None and index % self._parallelism == self._subtask
 
     def _add(self, splits: Sequence[Split]) -> None:
         """Line up the splits that are ours and not read yet, those that a checkpoint was in the middle of first."""
@@ -247,7 +247,7 @@ class ContinuousReader:
     def freeze(self) -> Frozen:
         """Every split that is being read with its offset, and what was read to its end."""
         opened: dict[str, Json] = {each.split.id: [each.reader.offset, each.highest] for each in self._turns}
-        opened |= {split_id: list(place) for split_id, place in self._resume.items()}
+        opened |= {split_id: list(progress) for split_id, progress in self._resume.items()}
         return Frozen(
             {
                 "continuous": True,
@@ -277,14 +277,14 @@ class ContinuousReader:
         self._top = None if None in tops else min((top for top in tops if top is not None), default=None)
 
     def _restore_splits(self, piece: Restored) -> None:
-        for split_id, place in cast("dict[str, tuple[Offset, int | None]]", piece.meta["open"]).items():
-            if self._discovering is None and mark(split_id) not in self._places:
+        for split_id, progress in cast("dict[str, tuple[Offset, int | None]]", piece.meta["open"]).items():
+            if self._discovering is None and mark(split_id) not in self._index:
                 raise InvalidUseError(
                     f"the input of source {self._name!r} is not what the checkpoint was reading: put it back, or start with "
                     f"restore='none' split={split_id}"
                 )
             if self._owns(mark(split_id)):
-                offset, highest = place
+                offset, highest = progress
                 self._resume[split_id] = (offset, highest)
         for each in (*marks(piece.meta["done"]), *sealed_marks(piece.runs)):
             if self._owns(each):
@@ -311,18 +311,18 @@ class ContinuousReader:
 
 
 def _check(name: str, meta: Mapping[str, Json]) -> None:
-    """Refuse a stored place that has not the parts and types of one."""
+    """Refuse stored offsets that have not the parts and types of such."""
     match meta:
-        case {"rows": int(), "open": dict(places), "done": str(), "reached": int(), "top": None | int()}:
-            damaged = [place for place in places.values() if not _is_place(place)]
+        case {"rows": int(), "open": dict(opened), "done": str(), "reached": int(), "top": None | int()}:
+            damaged = [each for each in opened.values() if not _is_progress(each)]
         case _:
             damaged = [dict(meta)]
     if damaged:
-        raise CorruptDataError(f"the place of source {name!r} is damaged place={damaged[0]!r:.200}")
+        raise CorruptDataError(f"the offsets of source {name!r} are damaged offsets={damaged[0]!r:.200}")
 
 
-def _is_place(place: Json) -> bool:
-    match place:
+def _is_progress(value: Json) -> bool:
+    match value:
         case [_, None | int()]:
             return True
         case _:
@@ -337,8 +337,8 @@ def resume_offsets(states: Iterable[object]) -> dict[str, Offset]:
     found: dict[str, Offset] = {}
     for state in states:
         match state:
-            case {"open": dict(places)}:
-                found |= {split_id: place[0] for split_id, place in places.items() if _is_place(place)}
+            case {"open": dict(opened)}:
+                found |= {split_id: each[0] for split_id, each in opened.items() if _is_progress(each)}
             case _:
                 pass
     return found

@@ -18,7 +18,7 @@ from tidegate.core.log.codec import parse, seal, unsealed
 from tidegate.core.log.paths import DescriptionObject, JobPaths
 from tidegate.errors import CorruptDataError, TidegateError
 from tidegate.ids import Term
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 
 FORMAT_VERSION = 1
 

@@ -25,8 +25,8 @@ from tidegate.core.log.codec import decode, encode
 from tidegate.core.log.paths import JobPaths, LeaderObject
 from tidegate.errors import CorruptDataError
 from tidegate.ids import Term
-from tidegate.store.base import Store
 from tidegate.store.durable import DurableFileStore
+from tidegate.store.interface import Store
 from tidegate.store.open import local_path, open_store
 
 LOOK_S = 0.1

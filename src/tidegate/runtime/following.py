@@ -21,7 +21,7 @@ from tidegate.runtime.calls import Calls, answer, arguments_of, refusal
 from tidegate.runtime.election import Election, is_dead
 from tidegate.runtime.gang import Exit, LocalHost
 from tidegate.runtime.leaderline import Connect, LeaderLine
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.runtime.threads import Threads
 from tidegate.wire._gen import control_pb2 as pb
 
@@ -59,7 +59,7 @@ class Following:
         owner: Owner,
         *,
         host: LocalHost,
-        publisher: Publisher,
+        publisher: SinkPublisher,
         election: Election,
         connect: Connect,
         moved: Callable[[str, Term], None],

@@ -111,8 +111,8 @@ class LocalHost:
         return self._launcher.join(timeout_s)
 
 
-class NodeConnection(Protocol):
-    """A node's control stream, as the server gives it."""
+class ControlStream(Protocol):
+    """A node's control stream, as the server has it."""
 
     @property
     def hello(self) -> pb.Hello:
@@ -135,10 +135,10 @@ class Exit:
 
 
 @dataclass(slots=True)
-class Member:
+class JoinedNode:
     """A node that has joined."""
 
-    connection: NodeConnection
+    connection: ControlStream
     address: str
     pid: int
     host: str
@@ -161,13 +161,13 @@ class GangState:
         self.term = term
         self.manifest = manifest
         self._size = size
-        self.members: dict[NodeId, Member] = {}
+        self.members: dict[NodeId, JoinedNode] = {}
         self.cause: Failure | None = None
         self.welcomed = False
         self.stopping = False
         self.forced = False
 
-    def join(self, hello: pb.Hello, connection: NodeConnection) -> bool:
+    def join(self, hello: pb.Hello, connection: ControlStream) -> bool:
         """A node said hello. True when that was the last one."""
         if hello.gang != self.number or hello.node >= self._size or hello.node in self.members:
             reason = f"this is gang {self.number}, with nodes 0 to {self._size - 1}, each once"
@@ -176,7 +176,7 @@ class GangState:
         if self.stopping:
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="the gang is over already")))
             return False
-        self.members[NodeId(hello.node)] = Member(connection, hello.address, hello.pid, hello.host)
+        self.members[NodeId(hello.node)] = JoinedNode(connection, hello.address, hello.pid, hello.host)
         if self.adopting and hello.rejoins:
             self.tell(NodeId(hello.node), pb.CoordinatorMessage(adopted=self._adopted()))
         # One that could not be built only comes to say why: a gang with it never runs.
@@ -291,12 +291,12 @@ class GangState:
     def _who(self, node: NodeId) -> str:
         return f"node {node} of gang {self.number} {self.members[node]}"
 
-    def node_of(self, connection: NodeConnection) -> NodeId | None:
+    def node_of(self, connection: ControlStream) -> NodeId | None:
         """Which node this stream belongs to."""
         return next((node for node, member in self.members.items() if member.connection is connection), None)
 
 
-def _why_stalled(member: Member) -> str:
+def _why_stalled(member: JoinedNode) -> str:
     """What can be known from here: the state of a process on this machine."""
     if member.host == socket.gethostname() and process_state(member.pid) in ("T", "t"):
         return "its process is stopped (SIGSTOP or a debugger): let it go on, or leave it to the restart"

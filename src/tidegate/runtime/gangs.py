@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Protocol, assert_never
 
 from tidegate.clock import Clock
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.failure.adopt import ADOPT_TIMEOUT_MS, Adopt, Adoption, Replace, WaitForGang
 from tidegate.core.failure.restart import (
@@ -25,11 +25,11 @@ from tidegate.core.failure.restart import (
     RestartAfter,
     RestartPolicy,
     Restarts,
-    Verdict,
+    RestartVerdict,
 )
 from tidegate.ids import GangNumber, NodeId, Term
 from tidegate.runtime.activity import told
-from tidegate.runtime.gang import Exit, GangHost, GangState, NodeConnection
+from tidegate.runtime.gang import ControlStream, Exit, GangHost, GangState
 from tidegate.runtime.host import STALL_TIMEOUT_S
 from tidegate.runtime.metrics import NodeMetrics
 from tidegate.runtime.report import Totals
@@ -45,7 +45,7 @@ RETURN_LIMIT_MS = 8_000
 JOIN_TIMEOUT_MS = 60_000
 
 
-class Owner(Protocol):
+class GangOwner(Protocol):
     """The leader, as its gangs see it."""
 
     job: str
@@ -55,13 +55,13 @@ class Owner(Protocol):
     def term(self) -> Term:
         """The leader's term."""
 
-    def handle(self, event: ev.Event) -> None:
+    def handle(self, event: ev.CoordinatorEvent) -> None:
         """A fact for the coordinator."""
 
     def gang_runs(self, gang: GangState) -> None:
         """Every node has joined."""
 
-    def verdict(self, failure: Failure) -> Verdict:
+    def verdict(self, failure: Failure) -> RestartVerdict:
         """Whether to start again, and when."""
 
     def adopted(self) -> None:
@@ -70,7 +70,7 @@ class Owner(Protocol):
     def not_adopted(self, failure: Failure) -> None:
         """The gang of the leader before has ended before it came over."""
 
-    def gang_lost(self, failure: Failure, verdict: Verdict) -> None:
+    def gang_lost(self, failure: Failure, verdict: RestartVerdict) -> None:
         """All processes have ended, for this reason."""
 
     @property
@@ -99,7 +99,7 @@ class Gangs:
     def __init__(
         self,
         setup: GangSetup,
-        owner: Owner,
+        owner: GangOwner,
         *,
         clock: Clock,
         timers: Timers,
@@ -212,7 +212,7 @@ class Gangs:
             case _:
                 assert_never(verdict)
 
-    def joined(self, connection: NodeConnection) -> None:
+    def joined(self, connection: ControlStream) -> None:
         """A node opened its stream and said hello."""
         gang = self.gang
         if gang is None:
@@ -231,7 +231,7 @@ class Gangs:
             gang.welcome()
             self._runs(gang)
 
-    def turn_away(self, connection: NodeConnection) -> None:
+    def turn_away(self, connection: ControlStream) -> None:
         """A node that nobody waits for. Any thread."""
         connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="no gang is wanted now")))
 
@@ -246,7 +246,7 @@ class Gangs:
 
     # -- what nodes say --------------------------------------------------------------------------------------------
 
-    def said(self, connection: NodeConnection, message: pb.NodeMessage, payload: Any) -> None:
+    def said(self, connection: ControlStream, message: pb.NodeMessage, payload: Any) -> None:
         gang = self.gang
         node = gang.node_of(connection) if gang is not None else None
         if gang is None or node is None:
@@ -284,7 +284,7 @@ class Gangs:
             case _:
                 pass  # heartbeats, and a last word before a stream ends
 
-    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+    def left(self, connection: ControlStream, error: Exception | None) -> None:
         """A node's stream ended. Whoever stands still will not return by itself: when only such are left, nobody waits."""
         gang = self.gang
         node = gang.node_of(connection) if gang is not None else None

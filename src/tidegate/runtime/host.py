@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 STALL_TIMEOUT_S = 10.0
-"""Either end of a control line that hears nothing for so long gives the other up."""
+"""Either end of a control line that hears nothing for so long closes it."""
 HEARTBEATS = 10
 HEARTBEAT_MOST_S = 1.0
 
@@ -102,7 +102,7 @@ class FirstContact:
 
 
 def run_node(launch: Launch, index: int, clock: Clock | None = None, host: str | None = None) -> str:
-    """Run node ``index`` of the gang to its end; gives why it ended. ``host`` is how peers call this machine. Blocks.
+    """Run node ``index`` of the gang to its end; returns why it ended. ``host`` is how peers call this machine. Blocks.
 
     A node that can't even be built says why over the control line. ``NodeUnreachable`` when the driver never answered.
     """
@@ -207,7 +207,7 @@ def _unable(launch: Launch, index: int, error: Exception) -> str:
     gang = launch.setup.gang
     control.send(pb.NodeMessage(gang=gang, hello=hello))
     control.send(pb.NodeMessage(gang=gang, failed=last_words(gang, error)))
-    told.wait(launch.stall_timeout_s)  # for the driver's order to stop: then it has heard
+    told.wait(launch.stall_timeout_s)  # for the driver's command to stop: then it has heard
     control.close()
     if lost:
         raise error

@@ -35,7 +35,7 @@ from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.snapshotfile import WATERMARK_KEY, check_rows, crc32c, read_run
 from tidegate.state.functions import AggregateColumn
 from tidegate.state.partial import END, WINDOW, Layout, counted_partials, results
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.objects import bare_url
 from tidegate.store.open import local_path, open_store
 from tidegate.values import Json
@@ -206,7 +206,7 @@ def _bytes(store: Store, path: str, offset: int, length: int) -> bytes:
     try:
         return store.get_range(path, offset, length)
     except FileNotFoundError as error:
-        raise CheckpointNotFound(f"this checkpoint is no longer whole, it was collected path={path}") from error
+        raise CheckpointNotFound(f"this checkpoint is no longer complete, it was collected path={path}") from error
 
 
 def _layout(shape: dict[str, Any], schema: pa.Schema) -> Layout | None:

@@ -20,7 +20,7 @@ log = logging.getLogger("tidegate")
 EXIT_WAIT_S = 30.0
 
 
-class Stoppable(Protocol):
+class StoppableJob(Protocol):
     """The part of a leader that the end of the program needs."""
 
     job: str
@@ -29,10 +29,10 @@ class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-_running: WeakSet[Stoppable] = WeakSet()
+_running: WeakSet[StoppableJob] = WeakSet()
 
 
-def stop_at_exit(leader: Stoppable) -> None:
+def stop_at_exit(leader: StoppableJob) -> None:
     """Stop this job, and wait for it, when the program ends while it runs."""
     _register()
     _running.add(leader)

@@ -7,13 +7,13 @@ from tidegate.runtime.gangs import Gangs
 from tidegate.runtime.metrics import JobMetrics
 from tidegate.runtime.report import checkpoint_metrics
 from tidegate.runtime.signals import Signals
-from tidegate.runtime.watch import Watch
+from tidegate.runtime.watch import ProblemWatch
 
 
 def job_metrics(
     status: str,
     gangs: Gangs,
-    watch: Watch,
+    watch: ProblemWatch,
     signals: Signals,
     coordinator: DistributedCheckpointCoordinator,
     *,

@@ -1,7 +1,7 @@
 """The leader of a job, in the driver: the shell around the coordinator's state machine.
 
 One thread takes events and performs effects. What blocks (the log, sinks, garbage) runs on executors and comes back as events.
-It decides nothing about checkpoints; it decides when to give up restarting, by ``core.failure``.
+It decides nothing about checkpoints; it decides when to stop restarting, by ``core.failure``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, TypeVar, assert_never, cast
 
 from tidegate.clock import Clock
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator, Mode
 from tidegate.core.failure.patience import Patience
 from tidegate.core.failure.problems import Problem, ProblemKind
-from tidegate.core.failure.restart import Failure, FailureKind, GiveUp, RestartAfter, Verdict
+from tidegate.core.failure.restart import Failure, FailureKind, RestartAfter, RestartVerdict, StopRestarting
 from tidegate.core.log.resolve import AlreadyFinished, Decision
 from tidegate.errors import (
     InvalidUseError,
@@ -35,7 +35,7 @@ from tidegate.runtime.choosing import RestoreChoosing
 from tidegate.runtime.commands import command
 from tidegate.runtime.failure import caused
 from tidegate.runtime.following import LOOK_MS
-from tidegate.runtime.gang import GangState, NodeConnection, carried
+from tidegate.runtime.gang import ControlStream, GangState, carried
 from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.jobmetrics import job_metrics
 from tidegate.runtime.leadersetup import LeaderSetup
@@ -48,11 +48,11 @@ from tidegate.runtime.remotedriver import RemoteDriver
 from tidegate.runtime.report import aborted, committed, stepped_down
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.signals import SignalOwner, Signals
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.runtime.succession import Succession
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
-from tidegate.runtime.watch import Watch
+from tidegate.runtime.watch import ProblemWatch
 from tidegate.wire._gen import control_pb2 as pb
 
 log = logging.getLogger("tidegate")
@@ -76,10 +76,10 @@ class Leader:
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._timers = Timers()
         self.job = setup.log.paths.job
-        self._watch = Watch(self.job, clock, self._timers)
+        self._watch = ProblemWatch(self.job, clock, self._timers)
         self._gangs = Gangs(setup.gangs, self, clock=clock, timers=self._timers, post=lambda act: self._mailbox.post(act))
         self.opening = Opening(
-            setup.log, cast(Publisher, setup.publisher), self._machine.shape, self._machine.leader, stays=setup.stays,
+            setup.log, cast(SinkPublisher, setup.publisher), self._machine.shape, self._machine.leader, stays=setup.stays,
             restore=setup.restore, overwrite=setup.overwrite, append=setup.append, moved=setup.gangs.savepoint is not None,
         )  # fmt: skip
         self._patience = Patience(setup.storage_timeout_ms)
@@ -114,9 +114,9 @@ class Leader:
         return self._gangs.gang
 
     @property
-    def publisher(self) -> Publisher:
+    def publisher(self) -> SinkPublisher:
         """The sinks of this process. A leader outside of the driver has none."""
-        assert isinstance(self._setup.publisher, Publisher)
+        assert isinstance(self._setup.publisher, SinkPublisher)
         return self._setup.publisher
 
     @property
@@ -137,7 +137,7 @@ class Leader:
         return self.opening.restored_from
 
     def take(self) -> Decision:
-        """Wait until this leader has taken over, and take the sinks; gives what to start from. Blocks. Only with ``hold``."""
+        """Wait until this leader has taken over, and take the sinks; returns what to start from. Blocks. Only with ``hold``."""
         self._taken_over.wait()
         if self.ended.is_set() or self._machine.term is None:
             raise self.error or JobFailedError(f"the job ended before it started status={self.status} job={self.job}")
@@ -174,12 +174,12 @@ class Leader:
             self._wind_up()
 
     def _wind_up(self) -> None:
-        """Nothing of the job is left running behind its end, and whoever waits for it is told even if some of this fails."""
+        """Nothing of the job is left running after its end, and whoever waits for it is told even if some of this fails."""
         for step in (self._end_processes, self.succession.end, self.on_end, self._threads.close, self._setup.publisher.release):
             try:
                 step()
             except Exception:
-                log.exception("something may be left behind the job's end job=%s", self.job)
+                log.exception("something may be left after the job's end job=%s", self.job)
         self._requests.close(f"the job has ended status={self.status} job={self.job}")
         self.ended.set()
         self._taken_over.set()
@@ -202,7 +202,7 @@ class Leader:
     # -- what users ask --------------------------------------------------------------------------------------------
 
     def request_checkpoint(self, savepoint: str | None = None) -> Future[int]:
-        """Ask for a checkpoint; the future gives its epoch."""
+        """Ask for a checkpoint; the future's result is its epoch."""
         if (following := self.succession.following) is not None:
             return following.ask("checkpoint", savepoint=savepoint)
         request, future = self._requests.open()
@@ -250,7 +250,7 @@ class Leader:
             return
         self.status = "STOPPING"
         self._stop_requested = True
-        why = "stopped while a sink or the store gave no answer: the next start publishes what is committed"
+        why = "stopped while a sink or the store did not answer: the next start publishes what is committed"
         unsettled = Failure(FailureKind.TRANSIENT, why)
         self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self.give_up, unsettled))
         self.handle(ev.StopRequested())
@@ -288,7 +288,7 @@ class Leader:
 
     # -- what nodes say: called from the server's threads ----------------------------------------------------------
 
-    def joined(self, connection: NodeConnection) -> None:
+    def joined(self, connection: ControlStream) -> None:
         """A node, a driver or an operator opened its stream and said hello."""
         if self._operations.joined(connection):
             return
@@ -297,13 +297,13 @@ class Leader:
         else:
             self._mailbox.post(partial(self._gangs.joined, connection))
 
-    def message(self, connection: NodeConnection, message: pb.NodeMessage) -> None:
+    def message(self, connection: ControlStream, message: pb.NodeMessage) -> None:
         """A node said something. What can't be read is raised here: then the server ends the stream, and the node is lost."""
         if self._operations.said(connection, message):
             return
         self._mailbox.post(partial(self._gangs.said, connection, message, carried(message, NodeId(connection.hello.node))))
 
-    def left(self, connection: NodeConnection, error: Exception | None) -> None:
+    def left(self, connection: ControlStream, error: Exception | None) -> None:
         """A stream ended."""
         if self._operations.left(connection, error):
             return
@@ -322,18 +322,18 @@ class Leader:
         if gang.draining and not self._draining:
             self.signal("StreamGracefulEnd")
 
-    def verdict(self, failure: Failure) -> Verdict:
+    def verdict(self, failure: Failure) -> RestartVerdict:
         """A store that somebody has to fix first is waited for; that is none of the restarts that are counted."""
         if not failure.waits(has_run=self._committed > 0 or self.restored_from is not None):
             return self._gangs.restarts.lost(failure)
         self._watch.failed(ProblemKind.NODES, failure.text)
         return self._patience.failed()
 
-    def gang_lost(self, failure: Failure, verdict: Verdict) -> None:
+    def gang_lost(self, failure: Failure, verdict: RestartVerdict) -> None:
         """All processes of a gang have ended."""
         self.cause = failure.text
         match verdict:
-            case GiveUp(failures):
+            case StopRestarting(failures):
                 self.give_up(failure, failures)
             case RestartAfter(wait_ms):
                 log.warning("the gang was lost, starting again in %s ms: %s job=%s", wait_ms, failure.text, self.job)
@@ -348,11 +348,11 @@ class Leader:
 
     # -- performing ------------------------------------------------------------------------------------------------
 
-    def handle(self, event: ev.Event) -> None:
-        """A fact for the coordinator; what it orders is performed. Leader thread only."""
+    def handle(self, event: ev.CoordinatorEvent) -> None:
+        """An event for the coordinator; its effects are performed. Leader thread only."""
         try:
             effects = self._machine.handle(event, self._clock.now_ms(), self._clock.wall_ms())
-        except ProtocolError as error:  # it changed nothing; the story is for whoever mends the bug
+        except ProtocolError as error:  # it changed nothing; the story is for whoever fixes the bug
             log.error("refused: %s job=%s story=%s", error, self.job, error.story[-5:])
             return
         self._watch.note(event)
@@ -362,7 +362,7 @@ class Leader:
             self._perform(effect)
         self._requests.published(self._machine.is_public)
 
-    def _perform(self, effect: do.Effect) -> None:
+    def _perform(self, effect: do.CoordinatorEffect) -> None:
         match effect:
             case do.PutEntry():
                 self.later("log", self._blocking.put, effect)
@@ -439,10 +439,10 @@ class Leader:
         stuck = next((p for p in self.problems if p.kind in (ProblemKind.LOG, ProblemKind.SINKS)), None)
         return stepped_down(reason) if stuck is None or isinstance(reason, do.Replaced) else f"gave up, {stuck}"
 
-    def later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
-        """Run blocking work on an executor; what it gives comes back as an event."""
+    def later(self, name: str, work: Callable[[Any], ev.CoordinatorEvent | None], argument: Any) -> None:
+        """Run blocking work on an executor; what it returns comes back as an event."""
 
-        def done(future: Future[ev.Event | None]) -> None:
+        def done(future: Future[ev.CoordinatorEvent | None]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
                 self._mailbox.post(partial(self.give_up, caused(name, error)))

@@ -16,7 +16,7 @@ from tidegate.runtime.lifecycle import Spools
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.remotedriver import RemoteDriver
 from tidegate.runtime.signals import SignalSetup
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class LeaderSetup:
     coordinator: DistributedCheckpointCoordinator
     log: LogStore
     gangs: GangSetup
-    publisher: Publisher | RemoteDriver
+    publisher: SinkPublisher | RemoteDriver
     restore: RestoreChoice
     overwrite: bool
     checkpointing: bool

@@ -22,19 +22,21 @@ from tidegate.plan.physical import PhysicalPlan
 from tidegate.runtime.continuous import resume_offsets
 
 
-def check_supply(plan: PhysicalPlan, place: str | None, *, fresh: bool) -> None:
-    """Refuse what ``supplied`` would, as far as that can be seen without changing anything."""
+def check_stored_sources(plan: PhysicalPlan, url: str | None, *, fresh: bool) -> None:
+    """Refuse what ``with_stored_sources`` would, as far as that can be seen without changing anything."""
     for spec in _stored_sources(plan):
-        if (place or "").startswith("memory:"):
+        if (url or "").startswith("memory:"):
             raise InvalidUseError(
                 f"the source {spec.name!r} is spooled by other processes, which can't reach this one's memory: give store= a "
                 "directory or an s3:// URL"
             )
-        if isinstance(spec.source, ChecksStore) and place is not None and not fresh:
-            spec.source.check_store(place, _prefix(plan, spec))
+        if isinstance(spec.source, ChecksStore) and url is not None and not fresh:
+            spec.source.check_store(url, _prefix(plan, spec))
 
 
-def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: CheckpointManifest | None = None) -> PhysicalPlan:
+def with_stored_sources(
+    plan: PhysicalPlan, url: str | None, *, fresh: bool, manifest: CheckpointManifest | None = None
+) -> PhysicalPlan:
     """The plan with every such source over its part of the store. May run Spark jobs. Blocks.
 
     ``manifest`` is what the job starts from: the source then reads what that checkpoint was reading.
@@ -43,7 +45,7 @@ def supplied(plan: PhysicalPlan, place: str | None, *, fresh: bool, manifest: Ch
     def changed(spec: OperatorSpec) -> OperatorSpec:
         if not isinstance(spec, Read) or not isinstance(spec.source, NeedsStore):
             return spec
-        where = place if place is not None else temporary_directory("source")
+        where = url if url is not None else temporary_directory("source")
         entries = () if manifest is None else manifest.sources
         states = [entry.state for entry in entries if entry.operator == spec.name]
         return replace(spec, source=spec.source.with_store(where, _prefix(plan, spec), fresh=fresh, states=states))

@@ -11,7 +11,7 @@ log = logging.getLogger("tidegate.limits")
 
 
 def allow_files(count: int, why: str) -> None:
-    """Raise this process's limit of open files to so many, as far as it may do so itself; else an error that names it."""
+    """Raise this process's limit of open files to ``count``, as far as it may do so itself; else an error that names it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return

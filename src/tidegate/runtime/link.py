@@ -76,9 +76,9 @@ class Link:
 class Intake:
     """The receiver's end. Loop thread only."""
 
-    def __init__(self, window_bytes: int, give_back: Callable[[int], None]) -> None:
+    def __init__(self, window_bytes: int, return_credit: Callable[[int], None]) -> None:
         self._return = CreditReturn(window_bytes)
-        self._give_back = give_back
+        self._return_credit = return_credit
         self._free = 0
 
     def owes_nothing_for(self, events: int) -> None:
@@ -92,10 +92,10 @@ class Intake:
             return
         due_bytes = self._return.consumed(size_bytes)
         if due_bytes:
-            self._give_back(due_bytes)
+            self._return_credit(due_bytes)
 
     def settle(self) -> None:
-        """Return what is owed, however little. Called when the loop has nothing else to do."""
+        """Return the credit that is due, however little. Called when the loop has nothing else to do."""
         due_bytes = self._return.flush()
         if due_bytes:
-            self._give_back(due_bytes)
+            self._return_credit(due_bytes)

@@ -32,7 +32,7 @@ from tidegate.core.log.view import (
 from tidegate.errors import CorruptDataError, RetryableError
 from tidegate.ids import Slot
 from tidegate.runtime.snapshotfile import crc32c
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 
 log = logging.getLogger("tidegate")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The one place where other threads leave things for a loop thread."""
+"""The only queue in which other threads leave things for a loop thread."""
 
 from __future__ import annotations
 

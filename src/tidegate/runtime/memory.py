@@ -1,7 +1,7 @@
 """Keep what a node frees, to use it again.
 
 A node computes with arrays of half a megabyte that live for a moment. The C library keeps one or two of that size
-and gives the others back to the system, only to ask for them again; then they come page by page, and a small
+and returns the others to the system, only to ask for them again; then they come page by page, and a small
 calculation takes six times as long. Arrow has its own allocator; this is for NumPy and Python.
 """
 

@@ -32,7 +32,7 @@ from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.task import StageTask
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.wire._gen import control_pb2 as pb
 from tidegate.wire.transport import ChannelId, Outbound, Transport
 
@@ -41,7 +41,7 @@ log = logging.getLogger("tidegate")
 IDLE_WAIT_MS = 5
 IDLE_WAIT_MAX_MS = 50
 WINDOW_BYTES_MIN = 1 << 20
-"""A channel gets this much credit, however many there are, unless all of them together were given less."""
+"""A channel gets this much credit, however many there are, unless all of them together have less."""
 STEPS_PER_TURN = 16
 
 Action = Callable[[], None]
@@ -138,7 +138,7 @@ class Node:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def run(self, transport: Transport, control: ControlLink, *, pid: int, host: str) -> str:
-        """Join the gang and work. Gives why it stopped; raises nothing but ``KeyboardInterrupt``."""
+        """Join the gang and work. Returns why it stopped; raises nothing but ``KeyboardInterrupt``."""
         self._transport = transport
         self._control = control
         try:
@@ -178,12 +178,12 @@ class Node:
         return worked
 
     def _rest(self) -> None:
-        """Nothing to do now: settle what is owed, and notice the end."""
+        """Nothing to do now: return the credit that is due, and notice the end."""
         for intake in self._intakes.values():
             intake.settle()
         if not self._drained_said and self._assembly.drained():
             self._drained_said = True
-            self._say_progress()  # ahead of it: the counts of a finished job are final
+            self._say_progress()  # before it: the counts of a finished job are final
             self._say(pb.NodeMessage(drained=pb.Drained(gang=self._setup.gang)))
 
     def _wait_ms(self) -> int | None:
@@ -418,7 +418,7 @@ class Node:
 
 
 def _work(task: StageTask) -> bool:
-    """Let a task work. A source reads one batch, others take all they have: no backlog builds up ahead of barriers."""
+    """Let a task work. A source reads one batch, others take all they have: no backlog builds up before barriers."""
     worked = False
     for _ in range(1 if task.reader is not None else STEPS_PER_TURN):
         if not task.step():

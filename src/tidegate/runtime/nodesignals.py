@@ -20,7 +20,7 @@ from tidegate.plan.signals import Told
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.runtime.task import StageTask
 from tidegate.runtime.threads import Threads
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.wire._gen import control_pb2 as pb
 
 Post = Callable[[Callable[[], None]], None]

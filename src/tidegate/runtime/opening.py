@@ -13,7 +13,7 @@ from typing import assert_never
 
 from tidegate.core.checkpoint.events import LogRead, RestoreRequested
 from tidegate.core.checkpoint.prepare import PlanShape
-from tidegate.core.log.ownership import Claim, Holder, Owner, Seen, sinks_ahead
+from tidegate.core.log.owner import Claim, Holder, Owner, Seen, sinks_newer
 from tidegate.core.log.resolve import (
     AlreadyFinished,
     Decision,
@@ -28,7 +28,7 @@ from tidegate.core.log.view import LogView, Takeover
 from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.ids import Epoch, Slot, Term
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 
 log = logging.getLogger("tidegate")
 
@@ -37,7 +37,7 @@ class Opening:
     """One start of one job. Calls block; one caller at a time."""
 
     def __init__(
-        self, log_store: LogStore, publisher: Publisher, shape: PlanShape, run: str, *, stays: bool, restore: RestoreChoice,
+        self, log_store: LogStore, publisher: SinkPublisher, shape: PlanShape, run: str, *, stays: bool, restore: RestoreChoice,
         overwrite: bool, append: bool, moved: bool = False,
     ) -> None:  # fmt: skip
         self._log = log_store
@@ -82,24 +82,24 @@ class Opening:
     def resolve(self, view: LogView) -> Decision:
         """What to start from, of what the log says now."""
         can = self._publisher.hiding
-        return resolve(view, self._shape, self._log.fault, self._choice, **can, ahead=self.ahead(view))
+        return resolve(view, self._shape, self._log.fault, self._choice, **can, sinks_newer=self.sinks_newer(view))
 
-    def ahead(self, view: LogView) -> str | None:
-        """Why the sinks are ahead of the log, if they are."""
-        return sinks_ahead(view, self._seen)
+    def sinks_newer(self, view: LogView) -> str | None:
+        """Why the sinks are newer than the log, if they are."""
+        return sinks_newer(view, self._seen)
 
     def request(self, decision: Decision, view: LogView) -> RestoreRequested:
-        """A decision as the coordinator takes it. From now on the newest checkpoint counts, and sinks are not ahead."""
-        ahead = self.ahead(view) is not None
+        """A decision as the coordinator takes it. From now on the newest checkpoint counts, and sinks are not newer."""
+        newer = self.sinks_newer(view) is not None
         self._choice, self._seen = "latest", Seen()
         match decision:
             case StartFresh():
                 return RestoreRequested(None)
             case RestoreFrom(manifest) | AlreadyFinished(manifest):
-                return RestoreRequested(manifest.epoch, ahead)
+                return RestoreRequested(manifest.epoch, newer)
             case FallBack(manifest, skipped):
                 self._skip(manifest.epoch, skipped)
-                return RestoreRequested(manifest.epoch, ahead)
+                return RestoreRequested(manifest.epoch, newer)
             case Refuse(why):
                 raise InvalidUseError(why)
             case _:
@@ -147,7 +147,7 @@ class Opening:
     def _check_lineage(self, view: LogView, epoch: Epoch) -> None:
         """A lost part of the log may have gone back to an older epoch: what it hid can't be shown again."""
         lineage = set(view.lineage())
-        kept = [m for m in view.held() if m.epoch in lineage and m.epoch <= epoch] if self.ahead(view) else []
+        kept = [m for m in view.held() if m.epoch in lineage and m.epoch <= epoch] if self.sinks_newer(view) else []
         if self._publisher.hides(c for manifest in kept for c in manifest.committables):
             raise InvalidUseError(
                 "the log has lost entries, or an older copy of the store was put back, and a restore among them has hidden rows "
@@ -209,11 +209,11 @@ class Opening:
         )
 
     def _say(self, decision: Decision, view: LogView) -> None:
-        why = self.ahead(view)
+        why = self.sinks_newer(view)
         if why is not None and not isinstance(decision, StartFresh | Refuse):
             self._note(
-                "the sinks are ahead of the log, an older copy of the store was put back or its newest entries are lost: what is "
-                f"newer than epoch {decision.manifest.epoch} is hidden and will be computed again ({why})"
+                "the sinks are newer than the log, an older copy of the store was put back or its newest entries are lost: what "
+                f"is newer than epoch {decision.manifest.epoch} is hidden and will be computed again ({why})"
             )
         if isinstance(decision, AlreadyFinished):
             self._note(

@@ -10,9 +10,9 @@ from tidegate.core.failure.restart import FailureKind
 from tidegate.errors import CheckpointDisabled, InvalidUseError, ProtocolError
 from tidegate.ids import Epoch
 from tidegate.runtime.calls import answer, arguments_of, refusal
-from tidegate.runtime.gang import Exit, GangHost, NodeConnection
+from tidegate.runtime.gang import ControlStream, Exit, GangHost
 from tidegate.runtime.remotedriver import RemoteDriver
-from tidegate.runtime.savepoint import savepoint_place, shown_place, write_savepoint
+from tidegate.runtime.savepoint import savepoint_url, shown_url, write_savepoint
 from tidegate.wire._gen import control_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Operations:
 
     # -- streams that are not of nodes: True, if this was about one ------------------------------------------------------
 
-    def joined(self, connection: NodeConnection) -> bool:
+    def joined(self, connection: ControlStream) -> bool:
         """Somebody said hello."""
         host = self._host
         if connection.hello.attendant == pb.DRIVER and isinstance(host, RemoteDriver) and not self._leader.over:
@@ -39,7 +39,7 @@ class Operations:
             connection.send(pb.CoordinatorMessage(stop=pb.Stop(reason="this leader has a driver of its own")))
         return connection.hello.attendant != pb.NODE
 
-    def said(self, connection: NodeConnection, message: pb.NodeMessage) -> bool:
+    def said(self, connection: ControlStream, message: pb.NodeMessage) -> bool:
         """Somebody said something."""
         match message.WhichOneof("body"):
             case "call":
@@ -51,7 +51,7 @@ class Operations:
                 return connection.hello.attendant != pb.NODE
         return True
 
-    def left(self, connection: NodeConnection, error: Exception | None) -> bool:
+    def left(self, connection: ControlStream, error: Exception | None) -> bool:
         """A stream ended."""
         if connection.hello.attendant == pb.DRIVER and isinstance(self._host, RemoteDriver):
             self._host.detach(connection, error)
@@ -59,7 +59,7 @@ class Operations:
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
-    def called(self, connection: NodeConnection, call: pb.Call) -> None:
+    def called(self, connection: ControlStream, call: pb.Call) -> None:
         """Somebody asks."""
 
         def reply(message: pb.Reply) -> None:
@@ -80,7 +80,7 @@ class Operations:
 
         result.add_done_callback(done)
 
-    def _do(self, connection: NodeConnection, verb: str, arguments: dict[str, Any]) -> Any:
+    def _do(self, connection: ControlStream, verb: str, arguments: dict[str, Any]) -> Any:
         leader = self._leader
         match verb:
             case "status":
@@ -135,7 +135,7 @@ class Operations:
         return self._leader.in_background("savepoints", lambda: self._write_savepoint(path))
 
     def _write_savepoint(self, path: str) -> int:
-        url = savepoint_place(path)
-        epoch = Epoch(self._checkpoint(shown_place(url)).result())
+        url = savepoint_url(path)
+        epoch = Epoch(self._checkpoint(shown_url(url)).result())
         write_savepoint(self._leader.log, epoch, url)
         return epoch

@@ -16,7 +16,7 @@ from tidegate.core.failure.restart import FailureKind
 from tidegate.core.log.codec import to_plain
 from tidegate.errors import RetryableError
 from tidegate.runtime.calls import Calls
-from tidegate.runtime.gang import Exit, NodeConnection
+from tidegate.runtime.gang import ControlStream, Exit
 from tidegate.wire._gen import control_pb2 as pb
 
 ORDER_LIMIT_S = 120.0
@@ -32,7 +32,7 @@ class RemoteDriver:
         self.on_change = on_change
         self.term = 0
         self._lock = threading.Lock()
-        self._connection: NodeConnection | None = None
+        self._connection: ControlStream | None = None
         self._calls: Calls | None = None
         self._gang: int | None = None
         self._on_exit: Callable[[Exit | None], None] | None = None
@@ -46,14 +46,14 @@ class RemoteDriver:
         """The driver is there."""
         return self._connection is not None
 
-    def attach(self, connection: NodeConnection) -> None:
+    def attach(self, connection: ControlStream) -> None:
         """A driver says hello. A second one takes the place of the first."""
         calls = Calls(lambda call: connection.send(pb.CoordinatorMessage(term=self.term, call=call)))
         with self._lock:
             self._connection, self._calls = connection, calls
         self.on_change()
 
-    def detach(self, connection: NodeConnection, error: Exception | None) -> None:
+    def detach(self, connection: ControlStream, error: Exception | None) -> None:
         """Its line is gone. Its gang may go on, and it may come back."""
         with self._lock:
             if self._connection is not connection:
@@ -63,11 +63,11 @@ class RemoteDriver:
             calls.lost(error or RetryableError("the driver left"))
         self.on_change()
 
-    def is_mine(self, connection: NodeConnection) -> bool:
+    def is_mine(self, connection: ControlStream) -> bool:
         """This line is the driver's."""
         return self._connection is connection
 
-    def replied(self, connection: NodeConnection, reply: pb.Reply) -> None:
+    def replied(self, connection: ControlStream, reply: pb.Reply) -> None:
         """The driver answers."""
         calls = self._calls if self.is_mine(connection) else None
         if calls is not None:

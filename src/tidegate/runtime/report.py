@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, assert_never, cast
 
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.checkpoint.orders import (
+from tidegate.core.checkpoint.effects import (
     CheckpointAborted,
     CheckpointCompleted,
     Replaced,
@@ -118,7 +118,7 @@ def committed(effect: CheckpointCompleted) -> dict[str, Any]:
 
 
 def aborted(effect: CheckpointAborted) -> dict[str, Any]:
-    """One that was given up, for people."""
+    """One that was abandoned, for people."""
     return {
         "checkpoint_id": effect.checkpoint_id,
         "epoch": None,
@@ -170,7 +170,7 @@ def stepped_down(reason: StepDownReason) -> str:
             )
         case StoreSilent(waited_ms=waited_ms, why=why):
             return (
-                f"the store gave no answer for {waited_ms / 1000:.0f} s, so nobody knows what the log holds: check the store and "
+                f"the store did not answer for {waited_ms / 1000:.0f} s, so nobody knows what the log holds: check the store and "
                 f"start the job again: {why}"
             )
         case Unpublishable(tries=tries, why=why):

@@ -23,7 +23,7 @@ class Requests:
         self._unpublished: dict[int, tuple[str, ...]] = {}
 
     def open(self) -> tuple[str, Future[Any]]:
-        """A new request. Behind the end of the job its future has failed already."""
+        """A new request. After the end of the job its future has failed already."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # nobody can take it back, so an answer always fits
         with self._lock:

@@ -1,8 +1,8 @@
 """A node takes its part of a checkpoint: the runs of its key groups, its share of the sources, and what was in flight.
 
 In-flight data is replayed where it is received: per channel first what the receiver had recorded, then what the sender had, both
-ahead of anything new. At another parallelism each recorded row goes to whoever owns its key group now; recorded watermarks are
-left out then, because they spoke for a channel that is no more, and sources send theirs again behind the replay.
+before anything new. At another parallelism each recorded row goes to whoever owns its key group now; recorded watermarks are
+left out then, because they spoke for a channel that is no more, and sources send theirs again after the replay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidegate.runtime.snapshotfile import crc32c, read_inflight, read_run
 from tidegate.runtime.task import StageTask
 from tidegate.state.keygroups import partition, range_of
 from tidegate.state.run import Restored, Run
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.values import Json
 from tidegate.wire.arrow import event_of
 from tidegate.wire.transport import ChannelId
@@ -47,7 +47,7 @@ class RestorePlan:
         return cls(CheckpointManifest.from_json(data, "welcome"), setup, store)
 
     def apply(self, assembly: Assembly) -> dict[ChannelId, int]:
-        """Give every task its state and queue what was in flight. Gives how many events were replayed per channel."""
+        """Restore every task's state and queue what was in flight. Returns how many events were replayed per channel."""
         restore_parameters(self._manifest.parameters, assembly.tasks, self._store)
         for task in assembly.tasks:
             self._restore_source(task)
@@ -116,7 +116,7 @@ class RestorePlan:
 
     def _replay(self, assembly: Assembly) -> dict[ChannelId, int]:
         replayed: dict[ChannelId, int] = {}
-        # Receivers' recordings first: a channel's input was ahead of its output.
+        # Receivers' recordings first: a channel's input was before its output.
         for entry in sorted(self._manifest.inflight, key=lambda e: (e.channel, e.direction, e.subtask, e.peer)):
             edge = self._edge(entry.channel)
             for channel, messages in self._route(edge, entry):

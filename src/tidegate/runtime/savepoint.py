@@ -1,4 +1,4 @@
-"""Savepoints: a checkpoint with all of its objects, copied to a place of its own. Any job with the same plan may start from it.
+"""Savepoints: a checkpoint with all of its objects, copied to a URL of its own. Any job with the same plan may start from it.
 
 A savepoint is a store that holds ``savepoint.json``, the manifest, sealed and written last, and the objects that it names under
 the paths that they have in the job's store. It needs nothing else, so the job's own store may be gone.
@@ -17,7 +17,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.ids import Epoch
 from tidegate.runtime.logstore import LogStore, objects_fault
 from tidegate.runtime.snapshotfile import crc32c
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.store.open import absolute_url, check_writable, open_store
 
 MANIFEST = "savepoint.json"
@@ -31,8 +31,8 @@ class Savepoint:
     manifest: CheckpointManifest
 
 
-def shown_place(url: str) -> str:
-    """Where a savepoint is, without the credentials that the URL may have: for the log, which stays for ever, and for people."""
+def shown_url(url: str) -> str:
+    """A savepoint's URL, without the credentials that the URL may have: for the log, which stays for ever, and for people."""
     if "://" not in url:
         return url
     from tidegate.store.objects import bare_url  # late: it loads the clients of remote stores
@@ -40,18 +40,18 @@ def shown_place(url: str) -> str:
     return bare_url(url)
 
 
-def savepoint_place(path: object) -> str:
-    """Where to write one. Refuses a place that can't be written or has one, before there is anything to write. Blocks."""
+def savepoint_url(path: object) -> str:
+    """Where to write one. Refuses a URL that can't be written or has one, before there is anything to write. Blocks."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise InvalidUseError(f"a savepoint needs a path or a URL path={path!r}")
-    place = absolute_url(str(os.fspath(path)))
-    store = open_store(place)
+    url = absolute_url(str(os.fspath(path)))
+    store = open_store(url)
     check_writable(store)
     try:
         store.get(MANIFEST)
     except FileNotFoundError:
-        return place
-    raise _taken(place)
+        return url
+    raise _taken(url)
 
 
 def write_savepoint(log: LogStore, epoch: Epoch, url: str) -> None:
@@ -75,7 +75,7 @@ def copy_checkpoint(store: Store, manifest: CheckpointManifest, url: str) -> Non
 
 
 def _taken(url: str) -> InvalidUseError:
-    return InvalidUseError(f"there is a savepoint already, choose another place path={shown_place(url)}")
+    return InvalidUseError(f"there is a savepoint already, choose another path path={shown_url(url)}")
 
 
 def read_savepoint(url: str, shape: PlanShape) -> Savepoint:
@@ -84,19 +84,19 @@ def read_savepoint(url: str, shape: PlanShape) -> Savepoint:
     manifest = _read_manifest(store, url)
     difference = shape.difference(manifest)
     if difference is not None:
-        raise InvalidUseError(f"the savepoint does not fit the plan: {difference} path={shown_place(url)}")
+        raise InvalidUseError(f"the savepoint does not fit the plan: {difference} path={shown_url(url)}")
     fault = objects_fault(store, manifest)
     if fault is not None:
-        raise CorruptDataError(f"the savepoint is damaged: {fault}", path=shown_place(url))
+        raise CorruptDataError(f"the savepoint is damaged: {fault}", path=shown_url(url))
     return Savepoint(url, manifest)
 
 
 def _read_manifest(store: Store, url: str) -> CheckpointManifest:
-    path = f"{shown_place(url)}/{MANIFEST}"
+    path = f"{shown_url(url)}/{MANIFEST}"
     try:
         body = unsealed(store.get(MANIFEST))
     except FileNotFoundError as error:
-        raise InvalidUseError(f"there is no savepoint at this place path={shown_place(url)}") from error
+        raise InvalidUseError(f"there is no savepoint here path={shown_url(url)}") from error
     if body is None:
         raise CorruptDataError(f"the savepoint is damaged: its checksum differs path={path}", path=path)
     return CheckpointManifest.from_json(body, path)

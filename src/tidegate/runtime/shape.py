@@ -6,7 +6,7 @@ from tidegate.core.checkpoint.prepare import ChannelShape, PlanShape
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
 from tidegate.plan.physical import Edge, PhysicalPlan
-from tidegate.planner.shape import describe_state
+from tidegate.planner.description import describe_state
 
 
 def plan_shape(plan: PhysicalPlan, parallelism: int) -> PlanShape:

@@ -14,8 +14,8 @@ from functools import partial
 from typing import assert_never
 
 from tidegate.core.barrier.messages import CheckpointBarrier
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.control.ask import (
     ControlChanged,
@@ -48,7 +48,7 @@ from tidegate.runtime.nodesignals import stored_value
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.snapshotfile import crc32c
 from tidegate.runtime.threads import Threads
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 from tidegate.wire._gen import control_pb2 as pb
 
 log = logging.getLogger("tidegate")
@@ -78,7 +78,7 @@ class SignalSetup:
 class SignalOwner:
     """The leader, as its signals see it. ``post`` may be called from any thread, the others from the leader's."""
 
-    handle: Callable[[ev.Event], None]
+    handle: Callable[[ev.CoordinatorEvent], None]
     """A fact for the coordinator."""
     post: Callable[[Callable[[], None]], None]
     """Do this in the leader's thread."""
@@ -215,7 +215,7 @@ class Signals:
         entries = [self._moved.get(each, each) for each in stored if known is None or each.name in known]
         self._perform(self._head.gang_up(gang.term, gang.members, entries, self._owner.now_ms()))
 
-    def heard(self, event: ev.Event) -> None:
+    def heard(self, event: ev.CoordinatorEvent) -> None:
         """The coordinator was told this."""
         now_ms = self._owner.now_ms()
         match event:

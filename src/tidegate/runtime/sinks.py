@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidegate.core.checkpoint.budget import PublishBudget
 from tidegate.core.checkpoint.manifest import CommittableEntry
-from tidegate.core.log.ownership import Claim, Holder
+from tidegate.core.log.owner import Claim, Holder
 from tidegate.errors import InvalidUseError
 from tidegate.ids import Epoch, GangNumber
 from tidegate.operators.sink import Write
@@ -67,7 +67,7 @@ class Sinks(Protocol):
         """Others may take the sinks."""
 
 
-class Publisher:
+class SinkPublisher:
     """Every sink of a job by its operator's name."""
 
     def __init__(self, plan: PhysicalPlan) -> None:
@@ -103,7 +103,7 @@ class Publisher:
             if isinstance(sink, ChecksEmpty) and not sink.is_empty():
                 raise InvalidUseError(
                     f"the sink {name!r} already has rows and the job has no checkpoint of its own to go on from: choose an empty "
-                    "place, start with overwrite=True to delete them or, from a savepoint whose job has written nothing since, "
+                    "path, start with overwrite=True to delete them or, from a savepoint whose job has written nothing since, "
                     f"with append=True to add to them sink={sink!r}"
                 )
 

@@ -1,10 +1,10 @@
-"""Sources side by side in event time: one that is ahead waits for those behind, as long as they move.
+"""Event-time skew: a source that is later in event time waits for the slowest, as long as that one moves.
 
 A windowed operator holds every window between its slowest input and its fastest, and each checkpoint stores them. Windows close
-by the slowest, so reading on ahead of it brings no result earlier: it only makes state. Whoever waits leaves the machine to the
+by the slowest, so reading further than it brings no result earlier: it only makes state. Whoever waits leaves the machine to the
 slower ones.
 
-How far ahead is counted in time of reading, not in event time, of which one second may be a row or a million. Who is ahead is
+Skew is counted in time of reading, not in event time, of which one second may be a row or a million. It is
 seen where the windows are, so there is nothing to agree on: every node looks at its own subtask of the stage that it feeds.
 """
 
@@ -18,10 +18,10 @@ import pyarrow as pa
 from tidegate.core.barrier.subtask import Subtask
 from tidegate.values import BEGINNING_OF_TIME
 
-AHEAD_MS = 100
-"""A source may be this long ahead: enough for what is on its way, and for peers that are scheduled in turns."""
+SKEW_MAX_MS = 100
+"""The skew that a source may have: enough for what is on its way, and for peers that are scheduled in turns."""
 STALLED_MS = 100
-"""When the slowest has not moved for so long it may be waiting for us, or for its own input: then reading goes on."""
+"""When the slowest has not moved for this long it may be waiting for us, or for its own input: then reading goes on."""
 HISTORY_MAX = 64
 
 
@@ -36,7 +36,7 @@ class InputSkew:
         self._moved_ms = 0
 
     def is_long(self, now_ms: int) -> bool:
-        """True when the input is too long ahead of a slowest one that moves. To be asked again and again."""
+        """True when the skew to a slowest input that moves is too long. To be asked again and again."""
         reached, slowest = self._fan_in.reached(self._input_id), self._fan_in.watermark
         if slowest != self._slowest:
             self._slowest, self._moved_ms = slowest, now_ms
@@ -44,20 +44,20 @@ class InputSkew:
             self._seen.append((now_ms, reached))
         while self._seen and self._seen[0][1] <= slowest:
             self._seen.popleft()
-        ahead_ms = now_ms - self._seen[0][0] if self._seen else 0
+        skew_ms = now_ms - self._seen[0][0] if self._seen else 0
         has_begun = slowest != BEGINNING_OF_TIME
-        return has_begun and ahead_ms > AHEAD_MS and now_ms - self._moved_ms < STALLED_MS
+        return has_begun and skew_ms > SKEW_MAX_MS and now_ms - self._moved_ms < STALLED_MS
 
 
 class SkewLimit:
-    """When one source is to wait. ``leads`` are those of all stages that it feeds."""
+    """When one source is to wait. ``skews`` are those of all stages that it feeds."""
 
-    def __init__(self, leads: Sequence[InputSkew] = ()) -> None:
-        self._leads = leads
+    def __init__(self, skews: Sequence[InputSkew] = ()) -> None:
+        self._skews = skews
         self.waiting = False
 
     def must_wait(self, now_ms: int) -> bool:
-        """True when the source is too long ahead for every stage that it feeds."""
-        long = [lead.is_long(now_ms) for lead in self._leads]  # every one is to be asked every time
+        """True when the skew is too long for every stage that it feeds."""
+        long = [skew.is_long(now_ms) for skew in self._skews]  # every one is to be asked every time
         self.waiting = bool(long) and all(long)
         return self.waiting

@@ -27,11 +27,11 @@ TOGETHER_BYTES_MAX = 1 << 20
 """Small events are written as one batch up to this size: each batch has a price, to write and to replay."""
 
 Message = StreamMessage[pa.RecordBatch]
-Piece: TypeAlias = "bytes | pa.Buffer"
+EncodedPiece: TypeAlias = "bytes | pa.Buffer"
 
 
-def crc32c(data: Piece, before: int = 0) -> int:
-    """The checksum of everything that tidegate stores; ``before`` is that of the bytes ahead of these."""
+def crc32c(data: EncodedPiece, before: int = 0) -> int:
+    """The checksum of everything that tidegate stores; ``before`` is that of the bytes before these."""
     return int(google_crc32c.extend(before, data))
 
 
@@ -42,19 +42,19 @@ class Encoded:
     Nothing is copied: a checkpoint of many megabytes a second would pay for fresh memory more than for the writing.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[EncodedPiece, ...]
 
     @property
     def length(self) -> int:
         return sum(len(piece) for piece in self.pieces)
 
     @property
-    def whole(self) -> bytes:
+    def joined(self) -> bytes:
         """All of it in one, copied."""
         return b"".join(self.pieces)
 
     def crc32c(self, before: int = 0) -> int:
-        """The checksum; ``before`` is that of the bytes ahead of these."""
+        """The checksum; ``before`` is that of the bytes before these."""
         return reduce(lambda value, piece: crc32c(piece, value), self.pieces, before)
 
 
@@ -62,7 +62,7 @@ class _Gathering(RawIOBase):
     """A file that keeps what is written, and copies none of it: Arrow hands over its buffers."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[EncodedPiece] = []
 
     def writable(self) -> bool:
         return True

@@ -13,7 +13,7 @@ from tidegate.core.log.view import Damaged, LogView
 from tidegate.errors import CorruptDataError, InvalidUseError, TidegateError
 from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.snapshotfile import crc32c
-from tidegate.store.base import Store
+from tidegate.store.interface import Store
 
 FLOOR = "_collected"
 LOOKS_MAX = 3
@@ -29,7 +29,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyReport:
     """What verifying a job found."""
 
     job: str
@@ -39,7 +39,7 @@ class Verdict:
     damage: tuple[Damage, ...]
 
 
-def verify(store: Store, job: str, progress: Callable[[int], None] = lambda objects: None) -> Verdict:
+def verify(store: Store, job: str, progress: Callable[[int], None] = lambda objects: None) -> VerifyReport:
     """Read everything that the retained checkpoints of a job name. Blocks as long as that takes."""
     view, damage = _log(LogStore(store, job), lambda log: LogView(log.read()))
     manifests = retained(view, floor_of(store, job))
@@ -54,11 +54,11 @@ def verify(store: Store, job: str, progress: Callable[[int], None] = lambda obje
             damage.append(Damage(entry.path, what, tuple(epochs)))
         progress(number + 1)
     size = sum(entry.size_bytes for entry in needed)
-    return Verdict(job, tuple(m.epoch for m in manifests), len(needed), size, tuple(damage))
+    return VerifyReport(job, tuple(m.epoch for m in manifests), len(needed), size, tuple(damage))
 
 
 def retained(view: LogView, floor: int) -> tuple[CheckpointManifest, ...]:
-    """What can be restored, and savepoints; what ``collect`` was told to give up is left out."""
+    """What can be restored, and savepoints; what ``collect`` was told to drop is left out."""
     return tuple(m for m in view.retained() if m.is_savepoint or m.epoch >= floor)
 
 
@@ -124,7 +124,7 @@ def collect(store: Store, job: str, retain: int, *, dry_run: bool = False) -> Co
     for _ in range(LOOKS_MAX):
         view, damage = _log(log, LogStore.view)
         if damage and (view.head_is_lost or not view.next_slot):
-            # A copy put back in its place would need what is there; once the job has gone on without it, nothing would.
+            # A copy put back under its name would need what is there; once the job has gone on without it, nothing would.
             raise CorruptDataError(f"nothing is deleted while the log is damaged: {damage[-1].what}", path=damage[-1].path)
         floor = max(floor_of(store, job), _floor(view, retain))
         manifests = retained(view, floor)
@@ -153,7 +153,7 @@ def _floor(view: LogView, retain: int) -> int:
 
 
 def floor_of(store: Store, job: str) -> int:
-    """Checkpoints below this epoch were given up by ``collect``."""
+    """Checkpoints below this epoch were dropped by ``collect``."""
     try:
         text = store.get(f"{job}/{FLOOR}").decode("ascii", "replace")
     except FileNotFoundError:

@@ -74,7 +74,7 @@ class SourceReader:
 
     exact = False
     idle = False
-    """A source with an end is never idle: what it has not given yet, it will."""
+    """A source with an end is never idle: what it has not returned yet, it will."""
 
     def __init__(
         self, name: str, source: Source, splits: Sequence[Split], subtask: int, parallelism: int, *, open_max: int = 1
@@ -114,7 +114,7 @@ class SourceReader:
         self._assign()
 
     def _restore_piece(self, meta: Mapping[str, Json]) -> list[int]:
-        """Remember what one subtask had begun; gives what it knew to be done."""
+        """Remember what one subtask had begun; returns what it knew to be done."""
         match meta:
             case {"own": ranges, "position": int(position), "inherited": inherited, "begun": list(begun), "rows": int()} if (
                 position >= 0
@@ -122,7 +122,7 @@ class SourceReader:
                 own = expand(ranges, len(self._splits))
                 early = expand(meta.get("done", []), len(self._splits))
             case _:
-                raise CorruptDataError(f"the place of source {self._name!r} is damaged place={meta!r:.200}")
+                raise CorruptDataError(f"the offsets of source {self._name!r} are damaged offsets={meta!r:.200}")
         for one in begun:
             match one:
                 case [int(index), offset, (None | int()) as highest]:
@@ -140,7 +140,7 @@ class SourceReader:
         self._done_early: set[int] = set()
         self._lowest = [BEGINNING_OF_TIME if each is None else each for each in self._splits.lowest(self._own)]
         self._floor = floors(self._lowest)
-        self._resume = {index: place for index, place in self._resume.items() if index in share and index not in done}
+        self._resume = {index: progress for index, progress in self._resume.items() if index in share and index not in done}
         self._ranges = {"inherited": compress(self._inherited if self._subtask == 0 else ()), "own": compress(self._own)}
 
     @property
@@ -253,7 +253,7 @@ def compress(indices: Sequence[int]) -> list[Json]:
 
 
 def expand(ranges: Json, count: int) -> list[int]:
-    """The numbers behind ``compress``'s triples, all below ``count``: a damaged triple must not fill the memory."""
+    """The numbers of ``compress``'s triples, all below ``count``: a damaged triple must not fill the memory."""
     found: list[int] = []
     at = 0
     for triple in ranges if isinstance(ranges, list) else [ranges]:

@@ -33,19 +33,19 @@ from tidegate.runtime.gang import Launcher, LocalHost
 from tidegate.runtime.gangs import JOIN_TIMEOUT_MS, GangSetup
 from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, control_client, heartbeat_s
 from tidegate.runtime.interrupt import stop_at_exit
+from tidegate.runtime.jobs import check_directories
 from tidegate.runtime.leader import Leader
 from tidegate.runtime.leaderline import GRACE_S, OnLost, OnMessage
 from tidegate.runtime.leadersetup import LeaderSetup
-from tidegate.runtime.lifecycle import Feeds, Spools, check_supply, supplied, temporary_directory
+from tidegate.runtime.lifecycle import Feeds, Spools, check_stored_sources, temporary_directory, with_stored_sources
 from tidegate.runtime.limits import allow_files
 from tidegate.runtime.logstore import LogStore
-from tidegate.runtime.running import check_places
 from tidegate.runtime.savepoint import Savepoint, read_savepoint
 from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.shape import plan_shape
 from tidegate.runtime.signals import SignalSetup
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.runtime.splits import SplitList
 from tidegate.runtime.threads import ThreadPools
 from tidegate.runtime.token import SECRET_BYTES, job_secret, token_path
@@ -111,20 +111,20 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
     """
     needs_seal(options.bind, options.tls, options.allow_plaintext)
     control = control_settings(options)
-    given = None if options.store is None else absolute_url(options.store)
-    place = _place(plan.job, given, options)
-    store = open_store(place if place is not None else "memory://")
-    if place is not None:
+    chosen = None if options.store is None else absolute_url(options.store)
+    url = _store_url(plan.job, chosen, options)
+    store = open_store(url if url is not None else "memory://")
+    if url is not None:
         check_writable(store)
-    plan, keeps_spool = spooled(plan, place, options.spool)
-    check_supply(plan, place or given, fresh=options.restore == "none")
+    plan, keeps_spool = spooled(plan, url, options.spool)
+    check_stored_sources(plan, url or chosen, fresh=options.restore == "none")
     splits = _splits(plan, lambda spec: not isinstance(spec.source, NeedsStore))
     _check_bounds(plan, options)
-    publisher = Publisher(plan)
+    publisher = SinkPublisher(plan)
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
-    check_places(plan)
+    check_directories(plan)
     shape = plan_shape(plan, options.parallelism)
-    election = _election(plan.job, place, options)
+    election = _election(plan.job, url, options)
     if election is not None:
         contend(election, plan.job, options.contend, options.leader_timeout_ms)
 
@@ -134,7 +134,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
 
     coordinator = new_coordinator()
     savepoint = None if options.savepoint is None else read_savepoint(absolute_url(options.savepoint), coordinator.shape)
-    launches = _Launches(place, options, _secret(plan.job, place, options, election))
+    launches = _Launches(url, options, _secret(plan.job, url, options, election))
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
@@ -146,8 +146,8 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
         checkpointing=options.checkpoint.enabled,
         storage_timeout_ms=options.checkpoint.storage_timeout_ms,
         streak=UnalignedStreak(wanted=options.checkpoint.unaligned is UnalignedMode.ALWAYS),
-        stays=place is not None and not place.startswith("memory:"),
-        signals=SignalSetup.of(plan, None if place is None else store, saves=options.checkpoint.enabled),
+        stays=url is not None and not url.startswith("memory:"),
+        signals=SignalSetup.of(plan, None if url is None else store, saves=options.checkpoint.enabled),
         hold=True,
         election=election,
         leader_timeout_ms=options.leader_timeout_ms,
@@ -165,7 +165,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
     stop_at_exit(leader)
     supervised(f"tidegate-leader-{plan.job}", leader.run, leader.died).start()
     try:
-        _prepare(leader, setup, plan, place or given, options, launches, splits, control)
+        _prepare(leader, setup, plan, url or chosen, options, launches, splits, control)
     except BaseException:
         leader.stop()
         leader.ended.wait(LEADER_CLOSE_S)
@@ -179,7 +179,7 @@ def _prepare(
     leader: Leader,
     setup: LeaderSetup,
     plan: PhysicalPlan,
-    place: str | None,
+    url: str | None,
     options: JobOptions,
     launches: _Launches,
     splits: dict[str, SplitList],
@@ -193,7 +193,7 @@ def _prepare(
         leader.signals.move(manifest, open_store(setup.gangs.savepoint.url))
     # Without a manifest nothing goes on: what earlier commits have read of a spool may be deleted.
     fresh = options.restore == "none" or (manifest is None and setup.coordinator.log.last_id > 0)
-    plan = supplied(plan, place, fresh=fresh, manifest=manifest)
+    plan = with_stored_sources(plan, url, fresh=fresh, manifest=manifest)
     pinned = None if setup.gangs.savepoint is None else setup.gangs.savepoint.manifest
     feeds = Feeds(plan)
     leader.on_end = feeds.stop
@@ -218,8 +218,8 @@ def _prepare(
 class _Launches:
     """What gangs are told. ``base`` and ``address`` are known before the first."""
 
-    def __init__(self, place: str | None, options: JobOptions, secret: bytes) -> None:
-        self._place = place
+    def __init__(self, url: str | None, options: JobOptions, secret: bytes) -> None:
+        self._url = url
         self._options = options
         self.secret = secret
         self._address, self._term = "", NO_TERM
@@ -242,32 +242,32 @@ class _Launches:
             setup,
             self._address,
             self.secret,
-            self._place,
+            self._url,
             restore_url,
             options.bind,
             options.tls,
             stall_timeout_s=options.stall_timeout_ms / 1000,
-            election_url=self._place if fails_over(self._place, options) else None,
+            election_url=self._url if fails_over(self._url, options) else None,
             term=self._term,
             coordinator_grace_s=options.coordinator_grace_ms / 1000,
             sealed=needs_seal(options.bind, options.tls, options.allow_plaintext),
         )
 
 
-def fails_over(place: str | None, options: JobOptions) -> bool:
+def fails_over(url: str | None, options: JobOptions) -> bool:
     """Somebody else could lead this job: its log is where others can read it."""
-    return place is not None and not place.startswith("memory:") and options.checkpoint.enabled
+    return url is not None and not url.startswith("memory:") and options.checkpoint.enabled
 
 
-def _election(job: str, place: str | None, options: JobOptions) -> Election | None:
-    return open_election(place, job) if place is not None and fails_over(place, options) else None
+def _election(job: str, url: str | None, options: JobOptions) -> Election | None:
+    return open_election(url, job) if url is not None and fails_over(url, options) else None
 
 
-def _secret(job: str, place: str | None, options: JobOptions, election: Election | None) -> bytes:
+def _secret(job: str, url: str | None, options: JobOptions, election: Election | None) -> bytes:
     """The job's key: in a file where others may have to find it, else for this run alone."""
-    if place is None or election is None:
+    if url is None or election is None:
         return secrets.token_bytes(SECRET_BYTES)
-    path = token_path(place, job) if options.token_file is None else Path(options.token_file)
+    path = token_path(url, job) if options.token_file is None else Path(options.token_file)
     try:
         return job_secret(path)
     except OSError as error:
@@ -297,17 +297,17 @@ def _splits(plan: PhysicalPlan, wanted: Callable[[Read], bool]) -> dict[str, Spl
     return {spec.name: SplitList.of(spec.source.splits()) for spec in _sources(plan) if wanted(spec)}
 
 
-def _place(job: str, store: str | None, options: JobOptions) -> str | None:
+def _store_url(job: str, store: str | None, options: JobOptions) -> str | None:
     """Where the job lives. Without checkpoints it goes on from what its store has, else that stays untouched."""
-    place = options.checkpoint.place(options.store)
-    if place is not None:
-        return absolute_url(place)
+    url = options.checkpoint.store_url(options.store)
+    if url is not None:
+        return absolute_url(url)
     return store if store is not None and LogStore(open_store(store), job).begun() else None
 
 
 def _gangs(
     host: LocalHost,
-    publisher: Publisher,
+    publisher: SinkPublisher,
     savepoint: Savepoint | None,
     options: JobOptions,
 ) -> GangSetup:
@@ -371,12 +371,12 @@ def coordinator_config(checkpoint: CheckpointConfig) -> DistributedCheckpointCon
     )
 
 
-def spooled(plan: PhysicalPlan, place: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
-    """Give the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
+def spooled(plan: PhysicalPlan, url: str | None, spool: str | None) -> tuple[PhysicalPlan, bool]:
+    """Assign the sinks that hand rows to the driver a directory to stage them in; False when that ends with this process."""
     needs = [s for stage in plan.stages for s in stage.operators if isinstance(s, Write) and isinstance(s.sink, NeedsSpool)]
     if not needs:
         return plan, True
-    kept = spool if spool is not None else place
+    kept = spool if spool is not None else url
     path = None if kept is None else local_path(absolute_url(kept))
     if path is None and spool is not None:
         raise InvalidUseError(f"spool is a directory of the driver spool={spool}")

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from tidegate.clock import Clock
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint import events as ev
-from tidegate.core.checkpoint import orders as do
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.failure.election import BEATS, RESIGNED, LeaderBeat
 from tidegate.core.failure.restart import Failure, FailureKind
@@ -23,12 +23,12 @@ from tidegate.ids import Term
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.election import this_process
 from tidegate.runtime.following import LOOK_MS, Following
-from tidegate.runtime.gang import Exit, LocalHost, NodeConnection
+from tidegate.runtime.gang import ControlStream, Exit, LocalHost
 from tidegate.runtime.gangs import Gangs
 from tidegate.runtime.leadersetup import LeaderSetup
 from tidegate.runtime.remotedriver import RemoteDriver
 from tidegate.runtime.report import stepped_down
-from tidegate.runtime.sinks import Publisher
+from tidegate.runtime.sinks import SinkPublisher
 from tidegate.runtime.threads import Threads
 from tidegate.runtime.timers import Timers
 from tidegate.wire._gen import control_pb2 as pb
@@ -61,7 +61,7 @@ class Leading(Protocol):
     def post(self, action: Callable[[], None]) -> None:
         """Have this done in the leader's thread. Any thread."""
 
-    def later(self, name: str, work: Callable[[Any], ev.Event | None], argument: Any) -> None:
+    def later(self, name: str, work: Callable[[Any], ev.CoordinatorEvent | None], argument: Any) -> None:
         """Have this done on an executor; what it returns comes back as an event."""
 
     def choose_restore(self) -> None:
@@ -158,7 +158,7 @@ class Succession:
         if isinstance(self._host, RemoteDriver) and not self._host.attached:
             self._host.given_up(f"its driver has been gone for {DRIVER_GRACE_MS / 1000:.0f} s")
 
-    def driver_exited(self, connection: NodeConnection, gang: int, why: Exit | None) -> None:
+    def driver_exited(self, connection: ControlStream, gang: int, why: Exit | None) -> None:
         """The driver says that a gang has ended. Any thread."""
         if isinstance(self._host, RemoteDriver) and self._host.is_mine(connection):
             self._host.exited(gang, why)
@@ -188,7 +188,7 @@ class Succession:
     def _follow(self, term: int) -> None:
         setup, gang, machine = self._setup, self._gangs.hand_over(), self._leader.machine
         assert setup.election is not None and setup.connect is not None
-        assert isinstance(self._host, LocalHost) and isinstance(setup.publisher, Publisher)
+        assert isinstance(self._host, LocalHost) and isinstance(setup.publisher, SinkPublisher)
         self.following = Following(
             self,
             host=self._host,

@@ -1,8 +1,8 @@
 """One subtask of one stage: the shell around the protocol's ``Subtask``. It performs effects; it decides nothing about barriers.
 
 Work in hand is a queue of lazy pieces. The next piece is taken only when every output has room. When a snapshot fires, the work
-in hand is taken at once, so that it is ahead of the barrier; only windows that are being given stop at their next step, and what
-they have not given is state.
+in hand is taken at once, so that it is before the barrier; only windows that are being emitted stop at their next step, and their
+pending output is state.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidegate.core.barrier.effects import (
     AdvanceWatermark,
     BarrierLeft,
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
     InputsRecorded,
-    Process,
+    ProcessEvent,
     SnapshotComplete,
+    SubtaskEffect,
 )
 from tidegate.core.barrier.inject import CheckpointBarrierInjector, InjectBarrierCommand
 from tidegate.core.barrier.messages import AWAKE, IDLE, Barrier, CheckpointBarrier, Control, StreamMessage, Watermark
@@ -53,8 +53,8 @@ PIECES_PER_STEP = 4
 WATERMARK_INTERVAL_MS = 50
 
 
-class Stop(Enum):
-    """What work gives when it is asked to stop and can: it goes on behind the barrier."""
+class Paused(Enum):
+    """What work yields when it is asked to stop and can: it goes on after the barrier."""
 
     HERE = 0
     FUNCTION = 1
@@ -62,8 +62,8 @@ class Stop(Enum):
 
 
 Batches: TypeAlias = Iterable[pa.RecordBatch]
-Piece: TypeAlias = "pa.RecordBatch | Watermark[pa.RecordBatch] | None"
-Work: TypeAlias = Iterator["Piece | Stop"]
+WorkPiece: TypeAlias = "pa.RecordBatch | Watermark[pa.RecordBatch] | None"
+Work: TypeAlias = Iterator["WorkPiece | Paused"]
 """Batches and watermarks to put on the outputs; ``None`` at the very end: the subtask finishes."""
 
 
@@ -190,11 +190,11 @@ class StageTask:
         return True
 
     def _next_piece(self) -> bool:
-        """Put the next piece onto the outputs. False: there is none, or none ahead of the barrier."""
+        """Put the next piece onto the outputs. False: there is none, or none before the barrier."""
         while self._work:
             for piece in self._work[0]:
-                if isinstance(piece, Stop):
-                    self._awaits_function = piece is Stop.FUNCTION
+                if isinstance(piece, Paused):
+                    self._awaits_function = piece is Paused.FUNCTION
                     return False
                 self._route(piece)
                 return True
@@ -202,9 +202,9 @@ class StageTask:
         return False
 
     def _drain(self) -> None:
-        """Put the work in hand onto the outputs, as far as it belongs ahead of a barrier.
+        """Put the work in hand onto the outputs, as far as it belongs before a barrier.
 
-        Only the last of it may stop: what is queued behind was taken from the inputs before the cut, so it can't wait.
+        Only the last of it may stop: what is queued after it was taken from the inputs before the cut, so it can't wait.
         """
         while len(self._work) > 1:
             self._next_piece()
@@ -240,7 +240,7 @@ class StageTask:
         return not self.idle
 
     def _tell_idle(self, is_idle: bool) -> None:
-        """Ahead of the rows that end an idle stretch, say that this subtask counts again."""
+        """Before the rows that end an idle stretch, say that this subtask counts again."""
         if is_idle != self._told_idle:
             self._told_idle = is_idle
             self._work.append(iter([Watermark(IDLE if is_idle else max(self._watermark, AWAKE))]))
@@ -253,7 +253,7 @@ class StageTask:
             self._watermark_at = now_ms
             self._work.append(self._watermarks(reader.watermark))
 
-    # -- what the protocol orders ----------------------------------------------------------------------------------
+    # -- the protocol's effects ------------------------------------------------------------------------------------
 
     def receive(self, input_id: int, message: StreamMessage[pa.RecordBatch]) -> None:
         """A message came in."""
@@ -274,15 +274,15 @@ class StageTask:
         self.perform(self.protocol.deadline(checkpoint_id))
 
     def resume(self) -> None:
-        """The state was restored: what its operators owed goes ahead of everything else."""
+        """The state was restored: the pending output of its operators goes before everything else."""
         if self.chain.has_pending:
             self._work.append(self._closed(BEGINNING_OF_TIME))
 
-    def perform(self, effects: list[Effect]) -> None:
-        """Carry out the protocol's orders, in their order."""
+    def perform(self, effects: list[SubtaskEffect]) -> None:
+        """Perform the protocol's effects, in their order."""
         for effect in effects:
             match effect:
-                case Process():
+                case ProcessEvent():
                     self._process(effect.input_id, effect.payload, effect.size_bytes)
                 case AdvanceWatermark():
                     self._work.append(self._watermarks(effect.timestamp))
@@ -324,7 +324,7 @@ class StageTask:
         yield from self.chain.process(port, batch)
 
     def inject(self, command: InjectBarrierCommand) -> None:
-        """A source emits a barrier here. What it has read goes ahead, room or not. A command for an old id changes nothing."""
+        """A source emits a barrier, after what it has read, room or not. A command for an old id changes nothing."""
         if self.injector is None:
             return
         with suppress(EpochMismatch):
@@ -383,9 +383,9 @@ class StageTask:
         self.perform(self.protocol.abort(checkpoint_id, reason))
 
     def _fire(self, barrier: CheckpointBarrier) -> None:
-        """Rows in hand, barrier, state: in this order, and nothing in between. What is left in hand goes on behind it.
+        """Rows in hand, barrier, state: in this order, and nothing in between. What is left in hand goes on after it.
 
-        A source's watermark goes ahead too: what it closes need not be stored.
+        A source's watermark goes before it too: what it closes need not be stored.
         """
         if self.reader is not None and not self.reader.finished:
             self._source_watermark(self.reader, at_once=True)
@@ -431,10 +431,10 @@ class StageTask:
         if self._mapper is not None:
             self._mapper.release(timestamp)
             while self._mapper.busy:
-                yield Stop.FUNCTION
+                yield Paused.FUNCTION
         yield from self.chain.watermark(timestamp)
         while self.chain.has_pending:
-            yield Stop.HERE
+            yield Paused.HERE
             yield from self.chain.watermark(timestamp)
 
     def _closing(self) -> Work:
@@ -442,10 +442,10 @@ class StageTask:
             yield from self._watermarks(END_OF_TIME)
         yield from self.chain.end()
         while self._stopping:
-            yield Stop.HERE  # nothing may follow the end, so it waits for the barrier
+            yield Paused.HERE  # nothing may follow the end, so it waits for the barrier
         yield None
 
-    def _route(self, piece: Piece) -> None:
+    def _route(self, piece: WorkPiece) -> None:
         if piece is None:
             self.ended = True
             self.perform(self.protocol.finish())

@@ -14,10 +14,10 @@ log = logging.getLogger("tidegate")
 
 
 class Threads(Protocol):
-    """Gives executors by name and ends them."""
+    """Makes executors by name and ends them."""
 
     def executor(self, name: str) -> Executor:
-        """An executor that runs one thing at a time, in order. The same name gives the same one."""
+        """An executor that runs one thing at a time, in order. The same name has the same one."""
 
     def close(self) -> None:
         """Let what runs finish, drop what waits. Idempotent."""
@@ -82,7 +82,7 @@ class InlineExecutor(Executor):
         return future
 
 
-class Inline:
+class InlineThreads:
     """No threads at all, for deterministic tests."""
 
     def executor(self, name: str) -> Executor:

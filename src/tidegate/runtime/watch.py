@@ -1,4 +1,4 @@
-"""What is wrong with a running job, for people: lines in the log, ``Job.problems``, a few metrics. ``core.problems`` decides."""
+"""What is wrong with a running job, for people: log lines, ``Job.problems``, a few metrics. ``core.failure.problems`` decides."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import assert_never
 
 from tidegate.clock import Clock
-from tidegate.core.checkpoint.events import Event
-from tidegate.core.checkpoint.orders import Effect
+from tidegate.core.checkpoint.effects import CoordinatorEffect
+from tidegate.core.checkpoint.events import CoordinatorEvent
 from tidegate.core.failure.problems import Notice, Passed, Problem, ProblemKind, Problems, StillWrong
 from tidegate.runtime.metrics import StorageMetrics
 from tidegate.runtime.timers import Timers
@@ -17,7 +17,7 @@ from tidegate.runtime.timers import Timers
 log = logging.getLogger("tidegate")
 
 
-class Watch:
+class ProblemWatch:
     """Shown every event and effect of the leader, on its thread. ``current`` and ``metrics`` may be read by any."""
 
     def __init__(self, job: str, clock: Clock, timers: Timers) -> None:
@@ -28,7 +28,7 @@ class Watch:
         self._look_at: int | None = None
         self.current: tuple[Problem, ...] = ()
 
-    def note(self, fact: Event | Effect) -> None:
+    def note(self, fact: CoordinatorEvent | CoordinatorEffect) -> None:
         """Something happened, or was ordered."""
         self._tell(self._problems.noted(fact, self._clock.now_ms(), self._clock.wall_ms()))
 

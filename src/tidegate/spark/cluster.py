@@ -51,19 +51,19 @@ def await_slots(spark: SparkSession, wanted: int | None) -> int:
     return found
 
 
-def shared_place(spark: SparkSession, place: str) -> str:
-    """The place as the nodes can reach it, which are other processes.
+def shared_url(spark: SparkSession, url: str) -> str:
+    """The URL as the nodes can reach it, which are other processes.
 
     Memory that ends with this one is a directory here that ends with it; other machines could not even reach that.
     """
-    if not place.lower().startswith("memory://"):
-        return place
+    if not url.lower().startswith("memory://"):
+        return url
     if is_cluster(spark):
         raise InvalidUseError(
-            "the nodes of a cluster can't reach this process's memory: give store= a place that they share, for example an "
+            "the nodes of a cluster can't reach this process's memory: give store= a URL that they share, for example an "
             "s3:// URL"
         )
-    name = place[len("memory://") :].strip("/")
+    name = url[len("memory://") :].strip("/")
     if not name:
         return temporary_directory("memory")
     if name not in _memories:

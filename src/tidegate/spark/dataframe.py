@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate.connectors.framespool import BatchAppender, Chunk, Spool, write_chunks
 from tidegate.core.duration import Duration, parse_duration_ms
 from tidegate.core.failure.patience import Patience
-from tidegate.core.failure.restart import GiveUp, RestartAfter, Verdict
+from tidegate.core.failure.restart import RestartAfter, RestartVerdict, StopRestarting
 from tidegate.core.log.codec import decode, encode
 from tidegate.errors import WAITED_FOR, InvalidUseError, ThreadDied, TidegateError
 from tidegate.plan.capabilities import OnFailure
@@ -39,7 +39,7 @@ INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling fore
 """What Spark looks for in a callback's error to tell a stop from a failure. It does so with a regular expression that takes a
 stack frame per character: over Spark's own text, which carries stack traces, that is a StackOverflowError of a thousand lines."""
 
-Batches = Iterator[pa.RecordBatch]
+BatchIterator = Iterator[pa.RecordBatch]
 
 
 class InterruptedByStop(Exception):
@@ -69,17 +69,17 @@ class FrameFeeder:
         except (PySparkException, TypeError) as error:
             raise InvalidUseError(f"a column of the DataFrame has no Arrow type, cast or drop it: {error}") from error
 
-    def fill(self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
+    def fill(self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
         """Compute the DataFrame and write its rows, one task per partition. Blocks until all are written."""
-        _check_shared(self._frame, place)
-        return written(self._frame, place, spool, 0, schema, event_time)
+        _check_shared(self._frame, url)
+        return written(self._frame, url, spool, 0, schema, event_time)
 
     def feed(
-        self, place: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
+        self, url: str, spool: Spool, schema: pa.Schema, event_time: str | None, on_failure: OnFailure
     ) -> Callable[[], None]:
-        """Run the streaming query beside the job; gives what stops it."""
-        _check_shared(self._frame, place)
-        feed = StreamFeed(self._frame, self._trigger, place, spool, on_failure, (schema, event_time))
+        """Run the streaming query beside the job; returns what stops it."""
+        _check_shared(self._frame, url)
+        feed = StreamFeed(self._frame, self._trigger, url, spool, on_failure, (schema, event_time))
         feed.start()
         return feed.stop
 
@@ -91,18 +91,18 @@ class StreamFeed:
         self,
         frame: DataFrame,
         trigger: dict[str, Any],
-        place: str,
+        url: str,
         spool: Spool,
         on_failure: OnFailure,
         columns: tuple[pa.Schema, str | None],
     ) -> None:
         self._frame = frame
         self._trigger = trigger
-        self._place = place
+        self._url = url
         self._spool = spool
         self._on_failure = on_failure
         self._columns = columns
-        self._appender = BatchAppender(open_store(place), spool)
+        self._appender = BatchAppender(open_store(url), spool)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._query: StreamingQuery | None = None
@@ -132,7 +132,7 @@ class StreamFeed:
             return
         schema, event_time = self._columns
         try:
-            self._appender.append(batch_id, written(frame, self._place, self._spool, batch_id, schema, event_time))
+            self._appender.append(batch_id, written(frame, self._url, self._spool, batch_id, schema, event_time))
         except Exception as error:
             if self._stopping.is_set():
                 raise InterruptedByStop(INTERRUPTED) from None
@@ -154,7 +154,7 @@ class StreamFeed:
             waited_for, self._waited_for = self._waited_for, None
             failures += waited_for is None
             verdict = self._patience.failed() if waited_for is not None else _chances(failures)
-            if isinstance(verdict, GiveUp):
+            if isinstance(verdict, StopRestarting):
                 self._on_failure(f"the streaming query failed {verdict.failures} times without progress: {reason}")
                 return
             log.warning("the streaming query failed, starting it again: %s spool=%s", waited_for or reason, self._spool.root)
@@ -187,7 +187,7 @@ class StreamFeed:
         return None
 
     def _started(self) -> StreamingQuery | None:
-        location = _location(self._place, self._spool)
+        location = _location(self._url, self._spool)
         writer = self._frame.writeStream.foreachBatch(self.append).option("checkpointLocation", location)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
@@ -198,23 +198,25 @@ class StreamFeed:
             return self._query
 
 
-def _chances(failures: int) -> Verdict:
+def _chances(failures: int) -> RestartVerdict:
     if failures >= QUERY_FAILURES_MAX:
-        return GiveUp(failures)
+        return StopRestarting(failures)
     return RestartAfter(FIRST_PAUSE_MS << (failures - 1))
 
 
-def written(frame: DataFrame, place: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
+def written(frame: DataFrame, url: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None) -> list[Chunk]:
     """Write a DataFrame's rows; what tasks wrote that did not succeed is in no list."""
-    rows = frame.mapInArrow(_writer(place, spool, batch_id, schema, event_time), RESULT).collect()
+    rows = frame.mapInArrow(_writer(url, spool, batch_id, schema, event_time), RESULT).collect()
     return [decode(Chunk, row.chunk.encode(), "spool") for row in rows]
 
 
-def _writer(place: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None) -> Callable[[Batches], Batches]:
-    def write(batches: Batches) -> Batches:
+def _writer(
+    url: str, spool: Spool, batch_id: int, schema: pa.Schema, event_time: str | None
+) -> Callable[[BatchIterator], BatchIterator]:
+    def write(batches: BatchIterator) -> BatchIterator:
         context = TaskContext.get()
         assert context is not None
-        chunks = write_chunks(open_store(place), spool, batch_id, context.partitionId(), batches, schema, event_time)
+        chunks = write_chunks(open_store(url), spool, batch_id, context.partitionId(), batches, schema, event_time)
         for chunk in chunks:
             yield pa.RecordBatch.from_pydict({"chunk": [encode(chunk).decode()]})
 
@@ -229,19 +231,19 @@ def _trigger(trigger: Duration | None) -> dict[str, Any]:
     return {"processingTime": f"{parse_duration_ms(trigger, name='trigger', minimum_ms=1)} milliseconds"}
 
 
-def _location(place: str, spool: Spool) -> str:
+def _location(url: str, spool: Spool) -> str:
     """The query's own checkpoints, in the store too; Hadoop calls S3 by another name."""
-    url = place if "://" not in place else bare_url(place)
-    root = url.replace("s3://", "s3a://", 1).rstrip("/")
+    bare = url if "://" not in url else bare_url(url)
+    root = bare.replace("s3://", "s3a://", 1).rstrip("/")
     return f"{root}/{spool.root}/checkpoint"
 
 
-def _check_shared(frame: DataFrame, place: str) -> None:
-    if place.startswith("memory:"):
+def _check_shared(frame: DataFrame, url: str) -> None:
+    if url.startswith("memory:"):
         raise InvalidUseError("Spark's tasks can't write into this process's memory: give store= a directory or an s3:// URL")
     master = str(frame.sparkSession.sparkContext.master)
-    if urlsplit(place).scheme in ("", "file") and not master.startswith("local"):
-        log.info("the spool must be a directory that all executors share place=%s", place)
+    if urlsplit(url).scheme in ("", "file") and not master.startswith("local"):
+        log.info("the spool must be a directory that all executors share url=%s", url)
 
 
 def _quietly(stop: Callable[[], None]) -> None:

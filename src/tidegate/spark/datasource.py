@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from tidegate.errors import InvalidUseError
 from tidegate.ids import Epoch
 from tidegate.runtime import inspect
-from tidegate.spark.frames import spark_schema
+from tidegate.spark.results import spark_schema
 
 TABLES = ("state", "checkpoints", "inflight")
 OPTIONS = {"store", "operator", "epoch", "job", "table", "path"}
@@ -37,14 +37,14 @@ class Request:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Request:
         """The options, checked."""
-        given = {key.lower(): value for key, value in options.items()}
-        unknown = sorted(set(given) - OPTIONS)
+        chosen = {key.lower(): value for key, value in options.items()}
+        unknown = sorted(set(chosen) - OPTIONS)
         if unknown:
             raise InvalidUseError(f"no such option of this format; there are {', '.join(sorted(OPTIONS))} option={unknown[0]}")
-        store = given.get("store") or given.get("path")
-        operator = given.get("operator") or None
-        table = given.get("table", "state")
-        epoch = given.get("epoch")
+        store = chosen.get("store") or chosen.get("path")
+        operator = chosen.get("operator") or None
+        table = chosen.get("table", "state")
+        epoch = chosen.get("epoch")
         if not store:
             raise InvalidUseError('the tidegate format needs option("store", ...), the store of a job')
         if table not in TABLES:
@@ -53,7 +53,7 @@ class Request:
             raise InvalidUseError('state needs option("operator", ...); option("table", "checkpoints") lists what there is')
         if epoch is not None and not epoch.isdecimal():
             raise InvalidUseError(f"an epoch is a number epoch={epoch!r}")
-        return cls(store, table, operator, None if epoch is None else int(epoch), given.get("job") or None)
+        return cls(store, table, operator, None if epoch is None else int(epoch), chosen.get("job") or None)
 
     def found(self) -> inspect.Found:
         """The checkpoint that is asked for."""

@@ -159,7 +159,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def busy(spark: SparkSession) -> int:
-    """How many tasks this session runs now. The public status tracker would lag behind by a second or more."""
+    """How many tasks this session runs now. The public status tracker would lag by a second or more."""
     context: Any = spark.sparkContext
     running = context._jsc.sc().taskScheduler().runningTasksByExecutors().valuesIterator()
     total = 0
@@ -190,7 +190,7 @@ def check_session(spark: SparkSession, parallelism: int | None) -> int:
 
 
 def _wait_for_slots(spark: SparkSession, wanted: int, all_slots: int) -> None:
-    """A gang starts whole or not at all, so slots that other jobs hold for good would be waited for in vain.
+    """A gang starts complete or not at all, so slots that other jobs hold for good would be waited for in vain.
 
     Tasks of a job that was just stopped are given some time to go.
     """

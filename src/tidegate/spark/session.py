@@ -170,8 +170,8 @@ def _check_reachable(master: str) -> None:
     for address in master.removeprefix("spark://").split(","):
         parts = urlsplit(f"//{address}")
         try:
-            place = (parts.hostname or "", parts.port or 7077)
-            socket.create_connection(place, timeout=MASTER_ANSWER_TIMEOUT_S).close()
+            reached = (parts.hostname or "", parts.port or 7077)
+            socket.create_connection(reached, timeout=MASTER_ANSWER_TIMEOUT_S).close()
         except (OSError, ValueError):
             continue
         return

@@ -47,7 +47,7 @@ _asked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerCode:
     """What one Python process of an executor has."""
 
     host: str
@@ -56,7 +56,7 @@ class Answer:
     code: str
     """A hash of its tidegate, or the name of the archive that it is in; empty without one."""
     loaded: bool
-    """True when its tidegate is imported already, by a preloading daemon: then another one can't take its place."""
+    """True when its tidegate is imported already, by a preloading daemon: then another one can't replace it."""
 
 
 def check_sendable(plan: PhysicalPlan) -> None:
@@ -89,8 +89,8 @@ def ship_code(spark: SparkSession) -> bool:
     return shipped
 
 
-def needs_code(answers: Sequence[Answer], ours: str) -> bool:
-    """Whether any of them has other code than ``ours``. What can't be mended is an ``InvalidUseError``."""
+def needs_code(answers: Sequence[WorkerCode], ours: str) -> bool:
+    """Whether any of them has other code than ``ours``. What can't be fixed is an ``InvalidUseError``."""
     for answer in answers:
         if answer.missing:
             packages = " ".join(NEEDED[module] for module in answer.missing)
@@ -106,14 +106,14 @@ def needs_code(answers: Sequence[Answer], ours: str) -> bool:
     return any(answer.code != ours for answer in answers)
 
 
-def ask(spark: SparkSession) -> list[Answer]:
+def ask(spark: SparkSession) -> list[WorkerCode]:
     """What executors have, from as many tasks as there are slots. Blocks for one Spark job."""
     count = max(1, slots(spark))
     try:
         rows = spark.range(0, count, 1, count).mapInArrow(_answering(inspector(), tuple(NEEDED)), ANSWER).collect()
     except PySparkException as error:
         raise InvalidUseError(f"the executors' Python does not work: {reason(error).text}") from error
-    found = {Answer(row.host, tuple(row.missing.split()), row.code, row.loaded) for row in rows}
+    found = {WorkerCode(row.host, tuple(row.missing.split()), row.code, row.loaded) for row in rows}
     return sorted(found, key=lambda answer: answer.host)
 
 

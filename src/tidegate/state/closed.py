@@ -24,8 +24,8 @@ class Closed:
     """How far windows are closed, per key group of one subtask.
 
     As long as it runs, a subtask closes all its groups together. After a restore at another parallelism some
-    groups may be ahead, because the subtask that had them saw a later watermark: their closed windows must
-    neither take rows nor be given again, until the watermark has caught up.
+    groups may be closed further, because the subtask that had them saw a later watermark: their closed windows must
+    neither take rows nor be emitted again, until the watermark has caught up.
     """
 
     kind: ClassVar[str] = "closed"
@@ -38,24 +38,24 @@ class Closed:
         self.late_rows = 0
         """Rows dropped or sent away as late, since the job began."""
         self._groups = groups
-        self._ahead: npt.NDArray[np.int64] | None = None
+        self._further: npt.NDArray[np.int64] | None = None
 
     @property
     def uniform(self) -> bool:
         """True when all groups are closed through ``through``."""
-        return self._ahead is None
+        return self._further is None
 
     def advance(self, watermark: int) -> None:
         """The watermark has closed everything up to here."""
         self.through = watermark
-        if self._ahead is not None and watermark >= int(self._ahead.max()):
-            self._ahead = None
+        if self._further is not None and watermark >= int(self._further.max()):
+            self._further = None
 
     def open_at(self, closing: int | npt.NDArray[np.int64], groups: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
         """For rows of these key groups: is a window that closes at ``closing`` still open?"""
-        if self._ahead is None:
+        if self._further is None:
             return np.full(len(groups), closing > self.through)
-        return (self._ahead[groups] < closing) & (closing > self.through)
+        return (self._further[groups] < closing) & (closing > self.through)
 
     @property
     def judged_by(self) -> int:
@@ -64,7 +64,7 @@ class Closed:
 
     def all_in_time(self, closing: npt.NDArray[np.int64]) -> bool:
         """Are rows of windows that close at these watermarks in time in every key group?"""
-        highest = self.judged_by if self._ahead is None else max(self.judged_by, int(self._ahead.max()))
+        highest = self.judged_by if self._further is None else max(self.judged_by, int(self._further.max()))
         return not len(closing) or int(closing.min()) > highest
 
     def in_time(self, closing: npt.NDArray[np.int64], groups: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
@@ -80,7 +80,7 @@ class Closed:
         return Size()
 
     def _stretches(self) -> list[Json]:
-        values = [self.through if self._ahead is None else max(self.through, int(self._ahead[g])) for g in self.own]
+        values = [self.through if self._further is None else max(self.through, int(self._further[g])) for g in self.own]
         stretches: list[Json] = []
         group = self.own.start
         for value, members in groupby(values):
@@ -96,14 +96,14 @@ class Closed:
         Late rows that a stored subtask had counted are counted on by the one that has its first key group now.
         """
         self.late_rows = sum(_count(p.meta.get("late_rows")) for p in pieces if _count(p.meta.get("first_group")) in self.own)
-        ahead = np.full(self._groups, NEVER, np.int64)
+        further = np.full(self._groups, NEVER, np.int64)
         for piece in pieces:
             for first, end, through in checked_stretches(piece.meta.get("through"), self._groups):
-                np.maximum(ahead[first:end], through, out=ahead[first:end])
-        mine = ahead[self.own.start : self.own.stop]
+                np.maximum(further[first:end], through, out=further[first:end])
+        mine = further[self.own.start : self.own.stop]
         if len(mine):
             self.through = int(mine.min())
-            self._ahead = None if int(mine.max()) == self.through else ahead
+            self._further = None if int(mine.max()) == self.through else further
 
 
 class PendingGroups:

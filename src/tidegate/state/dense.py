@@ -1,4 +1,4 @@
-"""Grouping without a hash table, where keys are whole numbers that lie close together: an array has a bucket for each.
+"""Direct-address grouping: where keys are integers that lie close together, an array with a bucket for each is the hash table.
 
 Identifiers are often like that, and windows are: there are one or two of them in a batch. It is two to
 five times as fast as Arrow's hash table. What does not fit (nulls, text, numbers far apart, other functions) is for Arrow.
@@ -40,7 +40,7 @@ class _Scratch(threading.local):
         self._arrays: dict[str, Buckets] = {}
 
     def array(self, use: str, length: int, kind: type[np.int64] | type[np.float64]) -> Numbers:
-        """An array with anything in it. The next call with the same ``use`` may give the same one."""
+        """An array with anything in it. The next call with the same ``use`` may return the same one."""
         if use not in self._arrays or len(self._arrays[use]) < length:
             self._arrays[use] = np.empty(1 << (length - 1).bit_length(), np.int64)
         return self._arrays[use][:length].view(kind)
@@ -99,7 +99,7 @@ class _Digit:
             np.subtract(self.values, self.low, out=buckets, dtype=np.int64)
 
     def values_of(self, numbers: Buckets) -> pa.Array:
-        """The values behind numbers."""
+        """The values of numbers."""
         values = np.where(numbers, self.high, self.low) if self.is_one_of_two else numbers + self.low
         return pa.array(values).cast(self.kind)
 
@@ -153,7 +153,7 @@ def _fits(table: pa.Table, call: Call) -> bool:
 
 
 def _result(values: Numbers, function: str, buckets: Buckets, count: int, found: Buckets) -> Numbers:
-    """What the function gives of the values in each bucket that was found."""
+    """What the function makes of the values in each bucket that was found."""
     gathered = _scratch.array("values", count, values.dtype.type)
     gathered.fill(_first(function, values.dtype.type))
     _TOGETHER[function].at(gathered, buckets, values)

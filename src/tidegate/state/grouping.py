@@ -58,23 +58,23 @@ class RowGrouping:
 
     def _inputs(self, table: pa.Table) -> _Inputs:
         inputs = _Inputs()
-        for place, name in enumerate((*self._keys, *self._distinct)):
-            inputs.columns[f"k{place}"] = canonical(_as(table.column(name), plain(table.schema.field(name).type)))
-        for place, part in enumerate(self._parts):
+        for index, name in enumerate((*self._keys, *self._distinct)):
+            inputs.columns[f"k{index}"] = canonical(_as(table.column(name), plain(table.schema.field(name).type)))
+        for index, part in enumerate(self._parts):
             if part.column is None:
                 inputs.calls.append(([], part.function))
             elif part.by_time:
-                self._choose(inputs, table, place, part)
+                self._choose(inputs, table, index, part)
             else:
                 _add(inputs, table, part)
         return inputs
 
-    def _choose(self, inputs: _Inputs, table: pa.Table, place: int, part: Part) -> None:
+    def _choose(self, inputs: _Inputs, table: pa.Table, index: int, part: Part) -> None:
         values = one_nan(_as(table.column(part.column), plain(table.schema.field(part.column).type)))
         times = _as(table.column(self._event_time), pa.int64())
-        order, inputs.columns[f"rank {place}"] = ranked(values, times)
-        inputs.calls.append((f"rank {place}", "min" if part.function == "first" else "max"))
-        inputs.chosen[place] = (order, values, times)
+        order, inputs.columns[f"rank {index}"] = ranked(values, times)
+        inputs.calls.append((f"rank {index}", "min" if part.function == "first" else "max"))
+        inputs.chosen[index] = (order, values, times)
 
 
 def _add(inputs: _Inputs, table: pa.Table, part: Part) -> None:
@@ -87,11 +87,11 @@ def _add(inputs: _Inputs, table: pa.Table, part: Part) -> None:
 
 
 def _values(found: list[pa.Array], head: int, inputs: _Inputs) -> list[pa.Array]:
-    """The groups' columns as partials have them: a place in an order becomes the value and time there."""
+    """The groups' columns as partials have them: a rank in an order becomes the value and time there."""
     values = found[:head]
-    for place, column in enumerate(found[head:]):
-        if place in inputs.chosen:
-            order, *sources = inputs.chosen[place]
+    for index, column in enumerate(found[head:]):
+        if index in inputs.chosen:
+            order, *sources = inputs.chosen[index]
             rows = order.take(column)
             values += [taken(source, rows) for source in sources]
         else:

@@ -23,7 +23,7 @@ from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME
 log = logging.getLogger("tidegate")
 
 HELD_BYTES_MAX = 128 << 20
-"""More than this is passed on in the order of time, watermark or not: a source that is far behind must not fill the memory."""
+"""More than this is passed on in the order of time, watermark or not: event-time skew must not fill the memory."""
 RUNS_MAX = 64
 
 
@@ -116,7 +116,7 @@ class HeldRows:
         if not self._warned:
             self._warned = True
             log.warning(
-                "rows that wait for a source that is behind in event time take more than %d bytes: the earlier half goes on, and "
+                "rows that wait for a source of earlier event time take more than %d bytes: the earlier half goes on, and "
                 "rows of a key may be out of order by more than out_of_orderness operator=%s",
                 HELD_BYTES_MAX,
                 self._operator,
@@ -128,7 +128,7 @@ class HeldRows:
         if self._event_time is None:
             return np.full(batch.num_rows, BEGINNING_OF_TIME)
         column = batch.column(self._event_time)
-        if column.null_count:  # a function before this one made it so: such a row has no place in time and does not wait
+        if column.null_count:  # a function before this one made it so: such a row has no event time and does not wait
             column = pc.fill_null(column.view(pa.int64()), BEGINNING_OF_TIME)
         times: npt.NDArray[np.int64] = column.view(pa.int64()).to_numpy()
         return times

@@ -1,8 +1,8 @@
-"""Which slot a key has: a hash table over whole batches, in numpy.
+"""Which slot a key has: a hash table over batches, in numpy.
 
-Slots are numbers from 0 on, given in the order in which keys appear, and never taken back. The table knows
+Slots are numbers from 0 on, assigned in the order in which keys appear, and never taken back. The table knows
 64-bit hashes only; whoever keeps the keys says which of two equal hashes are equal keys. Open addressing with
-linear probing: every round looks at one place for each key that is not settled yet, so a batch takes a few
+linear probing: every round looks at one bucket for each key that is not found yet, so a batch takes a few
 rounds, each quick.
 
 The table has parts, by the first bits of the hash. A part that is about half full is built anew, twice as
@@ -29,7 +29,7 @@ _PART_BITS = 4
 _PARTS = 1 << _PART_BITS
 _SMALLEST_BITS = 6
 _TAIL = 256
-"""Places behind a part's last one, so that probing never wraps around."""
+"""Buckets after a part's last one, so that probing never wraps around."""
 _SLOT_BITS = 32
 _FILLINGS = 0.5 - np.arange(_PARTS) / (4 * _PARTS)
 
@@ -55,21 +55,21 @@ class KeyIndex:
         self._make_room(parts)
         first_new = self.count
         slots = np.full(len(hashes), _FREE, np.int64)
-        place = self._home(hashes, parts)
+        bucket = self._home(hashes, parts)
         todo = np.arange(len(hashes))
         while len(todo):
-            there = self._table[place[todo]].astype(np.int64)
+            there = self._table[bucket[todo]].astype(np.int64)
             free = there == _FREE
-            self._claim(todo[free], place, hashes, slots)
+            self._claim(todo[free], bucket, hashes, slots)
             taken, found = todo[~free], there[~free]
-            # Keys of this batch differ, so a slot given just now is never the right one.
+            # Keys of this batch differ, so a slot assigned just now is never the right one.
             equal = np.flatnonzero((self._hashes[found] == hashes[taken]) & (found < first_new))
             if len(equal):
                 equal = equal[same(taken[equal], found[equal])]
                 slots[taken[equal]] = found[equal]
-            place[taken] += 1
+            bucket[taken] += 1
             todo = todo[slots[todo] == _FREE]
-            self._lengthen(todo, place, hashes, parts)
+            self._lengthen(todo, bucket, hashes, parts)
         return slots
 
     def only(self, slots: Slots) -> KeyIndex:
@@ -84,17 +84,17 @@ class KeyIndex:
         made._join([made._built(np.flatnonzero(parts == part), part) for part in range(_PARTS)])
         return made
 
-    def _claim(self, rows: npt.NDArray[np.intp], place: Slots, hashes: U64, slots: Slots) -> None:
-        """Give free places away. Of several rows that want the same place one gets it; the others look on."""
+    def _claim(self, rows: npt.NDArray[np.intp], bucket: Slots, hashes: U64, slots: Slots) -> None:
+        """Assign free buckets. Of several rows that want the same bucket one gets it; the others look on."""
         if not len(rows):
             return
         marks = (-2 - rows).astype(np.int32)
-        self._table[place[rows]] = marks
-        winners = rows[self._table[place[rows]] == marks]
-        given = np.arange(self.count, self.count + len(winners))
-        self._table[place[winners]] = given
-        self._hashes[given] = hashes[winners]
-        slots[winners] = given
+        self._table[bucket[rows]] = marks
+        winners = rows[self._table[bucket[rows]] == marks]
+        assigned = np.arange(self.count, self.count + len(winners))
+        self._table[bucket[winners]] = assigned
+        self._hashes[assigned] = hashes[winners]
+        slots[winners] = assigned
         self.count += len(winners)
         self._counts += np.bincount(_part(hashes[winners]), minlength=_PARTS)
 
@@ -113,12 +113,12 @@ class KeyIndex:
             self._bits[small] += 1
         self._rebuild(full.tolist())
 
-    def _lengthen(self, todo: npt.NDArray[np.intp], place: Slots, hashes: U64, parts: Slots) -> None:
-        """Give parts whose end was reached more places behind it: many keys have the same home there."""
-        over = place[todo] >= self._starts[parts[todo] + 1]
+    def _lengthen(self, todo: npt.NDArray[np.intp], bucket: Slots, hashes: U64, parts: Slots) -> None:
+        """Add buckets after parts whose end was reached: many keys have the same home there."""
+        over = bucket[todo] >= self._starts[parts[todo] + 1]
         if over.any():
             self._rebuild(np.unique(parts[todo[over]]).tolist())
-            place[todo] = self._home(hashes[todo], parts[todo])
+            bucket[todo] = self._home(hashes[todo], parts[todo])
 
     def _rebuild(self, numbers: list[int]) -> None:
         if numbers:
@@ -128,15 +128,15 @@ class KeyIndex:
             self._join(tables)
 
     def _built(self, slots: npt.NDArray[np.integer], part: int) -> npt.NDArray[np.int32]:
-        """A part's table: keys in the order of their homes, each at its home or right behind the one before."""
+        """A part's table: keys in the order of their homes, each at its home or right after the one before."""
         homes = _within(self._hashes[slots], self._bits[part])
         packed = homes << _SLOT_BITS | slots  # sorts quicker than an argsort
         packed.sort()
         number = np.arange(len(packed))
-        places = np.maximum.accumulate((packed >> _SLOT_BITS) - number) + number
-        last = int(places[-1]) if len(places) else 0
+        buckets = np.maximum.accumulate((packed >> _SLOT_BITS) - number) + number
+        last = int(buckets[-1]) if len(buckets) else 0
         table = np.full(max(1 << int(self._bits[part]), last + 1) + _TAIL, _FREE, np.int32)
-        table[places] = packed & ((1 << _SLOT_BITS) - 1)
+        table[buckets] = packed & ((1 << _SLOT_BITS) - 1)
         return table
 
     def _join(self, tables: list[npt.NDArray[np.int32]]) -> None:
@@ -149,6 +149,6 @@ def _part(hashes: U64) -> Slots:
 
 
 def _within(hashes: U64, bits: npt.NDArray[np.int64] | np.int64) -> Slots:
-    """The home among a part's places, by the bits behind those that name the part."""
+    """The home among a part's buckets, by the bits after those that name the part."""
     shift = (64 - np.asarray(bits)).astype(np.uint64)
     return ((hashes << np.uint64(_PART_BITS)) >> shift).astype(np.int64)

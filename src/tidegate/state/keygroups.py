@@ -206,7 +206,7 @@ def _hash_decimal(column: pa.Array) -> U64:
 
 
 def _hash_bytes(values: pa.LargeBinaryArray) -> U64:
-    """Every value is cut into 8-byte words; the sum of the words, each mixed with its place, is mixed with
+    """Every value is cut into 8-byte words; the sum of the words, each mixed with its index, is mixed with
     the length."""
     if not len(values):
         return np.empty(0, np.uint64)
@@ -214,16 +214,16 @@ def _hash_bytes(values: pa.LargeBinaryArray) -> U64:
     starts, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
     words_each = np.maximum((lengths + 7) >> 3, 1)
     ends = np.cumsum(words_each)
-    place = np.arange(ends[-1]) - np.repeat(ends - words_each, words_each)
-    words = _padded_words(values, offsets)[np.repeat(starts, words_each) + place * 8]
-    left = np.minimum(np.repeat(lengths, words_each) - place * 8, 8).astype(np.uint64)
+    index = np.arange(ends[-1]) - np.repeat(ends - words_each, words_each)
+    words = _padded_words(values, offsets)[np.repeat(starts, words_each) + index * 8]
+    left = np.minimum(np.repeat(lengths, words_each) - index * 8, 8).astype(np.uint64)
     inside = np.where(left == _8, _ALL_BITS, (_1 << (left * _8 % np.uint64(64))) - _1)
-    mixed = _mix((words & inside) + (place.astype(np.uint64) + _1) * _GOLDEN)
+    mixed = _mix((words & inside) + (index.astype(np.uint64) + _1) * _GOLDEN)
     return _mix(np.add.reduceat(mixed, ends - words_each) + lengths.astype(np.uint64))
 
 
 def _padded_words(values: pa.LargeBinaryArray, offsets: npt.NDArray[np.int64]) -> U64:
-    """The 8 bytes that begin at each byte, as one overlapping view of a copy with 8 zero bytes behind it."""
+    """The 8 bytes that begin at each byte, as one overlapping view of a copy with 8 zero bytes after it."""
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.zeros(last - first + 8, np.uint8)
     if last > first:

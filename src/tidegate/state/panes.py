@@ -30,18 +30,18 @@ are."""
 
 
 class Tiers:
-    """The runs of one pane, newest tier first; large ones are settled and are merged only when a window
+    """The runs of one pane, newest tier first; large ones are sealed and are merged only when a window
     closes."""
 
-    __slots__ = ("_merge", "_settled", "_tiers")
+    __slots__ = ("_merge", "_sealed", "_tiers")
 
     def __init__(self, merge: Merge) -> None:
         self._merge = merge
         self._tiers: list[list[Run]] = [[]]
-        self._settled: list[Run] = []
+        self._sealed: list[Run] = []
 
     def __iter__(self) -> Iterator[Run]:
-        return chain(self._settled, *self._tiers)
+        return chain(self._sealed, *self._tiers)
 
     def append(self, run: Run) -> None:
         """Keep one more run; merge tiers that are full."""
@@ -50,7 +50,7 @@ class Tiers:
         while len(full := self._tiers[level]) >= RUNS_PER_TIER:
             self._tiers[level] = []
             if not _small(full):
-                self._settled += full
+                self._sealed += full
                 return
             level += 1
             if level == len(self._tiers):
@@ -61,7 +61,7 @@ class Tiers:
         """Merge everything into one run, if that is not too much for one step."""
         runs = list(self)
         if len(runs) > 1 and _small(runs):
-            self._tiers, self._settled = [[]], self._merged(runs)
+            self._tiers, self._sealed = [[]], self._merged(runs)
 
     def _merged(self, runs: list[Run]) -> list[Run]:
         return [Run(batch) for batch in self._merge([run.batch for run in runs])]
@@ -97,9 +97,9 @@ class Panes:
     def insert(self, batch: pa.RecordBatch) -> None:
         """Keep the rows; drop and count the late ones and those without a pane."""
         if batch.column(0).null_count:
-            placed = batch.column(0).is_valid()
-            self._closed.late_rows += self._rows_of(batch.filter(pc.invert(placed)))
-            batch = batch.filter(placed)
+            in_range = batch.column(0).is_valid()
+            self._closed.late_rows += self._rows_of(batch.filter(pc.invert(in_range)))
+            batch = batch.filter(in_range)
         for pane, rows in by_pane(batch):
             retires_at = self._windows.retires_at(pane)
             if retires_at is not None:
@@ -161,7 +161,7 @@ class Panes:
         return Frozen({}, tuple(self.runs))
 
     def restore(self, pieces: Sequence[Restored]) -> None:
-        """Take the rows of our key groups. A run that is ours as a whole stays the same run."""
+        """Take the rows of our key groups. A run that is completely ours stays the same run."""
         for run in (run for piece in pieces for run in piece.runs):
             for pane, rows in by_pane(self.own_rows(run.batch)):
                 kept = run if rows.num_rows == run.batch.num_rows else Run(rows)

@@ -217,14 +217,14 @@ def merged_columns(table: pa.Table, by: Sequence[str], parts: Sequence[Part], co
 def ranked(values: pa.ChunkedArray, times: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
     """The rows in the order of time and value, and each row's index in it; null for a null value or time.
 
-    So the first of a group is the one with the smallest place, which every kind of grouping can find.
+    So the first of a group is the one with the smallest rank, which every kind of grouping can find.
     """
     table = pa.table({"t": times, "v": comparable(values)})
     order = pc.sort_indices(table, sort_keys=[("t", "ascending"), ("v", "ascending")])
-    places = np.empty(len(order), np.int64)
-    places[order.to_numpy()] = np.arange(len(order))
+    ranks = np.empty(len(order), np.int64)
+    ranks[order.to_numpy()] = np.arange(len(order))
     valid = pc.and_(values.is_valid(), times.is_valid()).to_numpy()
-    return order, pa.array(places, mask=~valid)
+    return order, pa.array(ranks, mask=~valid)
 
 
 def taken(column: pa.ChunkedArray, rows: pa.Array) -> pa.Array:

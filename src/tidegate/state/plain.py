@@ -2,7 +2,7 @@
 
 Dictionaries, views and runs say the same values in another layout. Arrow has no kernel that takes rows out of a view, a message
 can't carry a dictionary by itself, and keys must be equal whatever their layout: so rows are decoded where they enter a plan,
-and nothing behind that knows encodings. ``converted`` changes the leaves of nested columns; Arrow's own cast makes invalid lists
+and nothing downstream knows encodings. ``converted`` changes the leaves of nested columns; Arrow's own cast makes invalid lists
 of list views, and truncates times before 1970 upwards.
 """
 

@@ -68,7 +68,7 @@ def by_hash(batches: Sequence[pa.RecordBatch], keys: Sequence[str], count: int) 
 
 
 def in_parts_from(batch: pa.RecordBatch, keys: Sequence[str], count: int, first: int) -> pa.RecordBatch:
-    """The rows that ``by_hash`` puts into this part of ``count`` and those behind it."""
+    """The rows that ``by_hash`` puts into this part of ``count`` and those after it."""
     if first <= 0:
         return batch
     return keygroups.rows(batch, np.flatnonzero(_parts(batch, keys, count) >= first))

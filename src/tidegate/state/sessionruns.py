@@ -26,7 +26,7 @@ from tidegate.state.runs import concatenated
 RUNS_PER_TIER = 8
 MERGE_ROWS_MAX = 131_072
 HOLES = pa.schema([("run", pa.int32()), ("row", pa.int64())])
-_SETTLED = -1
+_SEALED = -1
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -147,12 +147,12 @@ class SessionRuns:
     def freeze(self) -> Frozen:
         """The runs by reference, and their holes."""
         runs = tuple(held.run for held in self._held)
-        holes = [(place, rows) for place, held in enumerate(self._held) for rows in held.holes]
+        holes = [(index, rows) for index, held in enumerate(self._held) for rows in held.holes]
         if not holes:
             return Frozen({}, runs)
-        places = np.concatenate([np.full(len(rows), place, np.int32) for place, rows in holes])
+        indices = np.concatenate([np.full(len(rows), index, np.int32) for index, rows in holes])
         rows = np.concatenate([rows for _, rows in holes])
-        return Frozen({}, (*runs, Run(pa.RecordBatch.from_arrays([pa.array(places), pa.array(rows)], schema=HOLES))))
+        return Frozen({}, (*runs, Run(pa.RecordBatch.from_arrays([pa.array(indices), pa.array(rows)], schema=HOLES))))
 
     def restore(self, pieces: Sequence[Restored]) -> None:
         """Take over the rows that are ours."""
@@ -188,7 +188,7 @@ class SessionRuns:
         full = list(full)
         if sum(held.live for held in full) > MERGE_ROWS_MAX:
             for held in full:
-                held.tier = _SETTLED
+                held.tier = _SEALED
             return
         gone = set(map(id, full))
         self._held = [held for held in self._held if id(held) not in gone]

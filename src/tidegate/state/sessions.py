@@ -2,7 +2,7 @@
 
 A session is a partial aggregate with a start and an end, which is its last row's time plus the gap. Sessions
 of one key that overlap are one session; those that only touch are two. Rows are sessions of one row each, so
-rows become sessions, and sessions merge, by the same function, for a whole batch at a time.
+rows become sessions, and sessions merge, by the same function, for a batch at a time.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _merge(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Int
 def _furthest(key: Ints, ends: Ints) -> Ints:
     """For each row the largest end of its key so far. Ends are numbered by size, so that key and end fit one
     number and one running maximum does."""
-    sizes, places = np.unique(ends, return_inverse=True)
-    reached: Ints = np.maximum.accumulate(key * len(sizes) + places)
+    sizes, ranks = np.unique(ends, return_inverse=True)
+    reached: Ints = np.maximum.accumulate(key * len(sizes) + ranks)
     return np.asarray(sizes[reached - key * len(sizes)])
 
 

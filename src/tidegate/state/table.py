@@ -5,7 +5,7 @@ is stale. So a checkpoint needs only what changed since the last one: at the cut
 keys become runs, and all older runs are what they were. Chunks that are small, or mostly stale, are written
 anew now and then, a bounded amount at a time.
 
-Runs in the order in which they are given by ``freeze`` say everything: a later row of a key replaces an
+Runs in the order in which ``freeze`` returns them say everything: a later row of a key replaces an
 earlier one, and a run with the keys alone says that these are gone.
 """
 
@@ -103,7 +103,7 @@ class KeyedTable:
     def find(self, batch: pa.RecordBatch) -> Slots:
         """The slot of every row's key; a key that has none gets one, without a row.
 
-        Such a slot is good for the next ``put``; finding the key again before may give another one.
+        Such a slot is good for the next ``put``; finding the key again before may return another one.
         """
         batch = batch.select(list(self.keys))
         if self._plain_hash and batch.column(0).null_count:
@@ -135,7 +135,7 @@ class KeyedTable:
         return found.to_batches()[0] if found.num_rows else pieces[0].slice(0, 0)
 
     def put(self, slots: Slots, batch: pa.RecordBatch) -> None:
-        """Give these slots these rows."""
+        """Put these rows into these slots."""
         if batch.num_rows:
             self._forget(slots)
             self._append(batch, slots, cut=False)
@@ -210,7 +210,7 @@ class KeyedTable:
                 self._chunks[first + number].live -= int(counts[number])
 
     def _pieces(self, where: Slots) -> list[pa.RecordBatch]:
-        """The rows at these places, which are in order."""
+        """The rows at these indices, which are in order."""
         numbers = where >> _ROW_BITS
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(where)]
         return [
@@ -248,7 +248,7 @@ class KeyedTable:
                 self._cut[number] = Run(self._chunks[number].batch)
 
     def _compacted(self, numbers: Sequence[int], *, cut: bool) -> list[int]:
-        """The live rows of these chunks in new chunks; gives the new ones. A live row may move behind all
+        """The live rows of these chunks in new chunks; returns the new ones. A live row may move after all
         others, because it is its key's newest."""
         made: list[int] = []
         held: list[tuple[pa.RecordBatch, npt.NDArray[np.int32]]] = []
@@ -284,7 +284,7 @@ class KeyedTable:
         self._cut.pop(number, None)
 
     def _renumber(self) -> None:
-        """Give slots to the keys with rows only."""
+        """Assign slots to the keys with rows only."""
         slots = np.flatnonzero(self._where[: self._index.count] != _ABSENT)
         renamed = np.zeros(self._index.count, np.int32)  # stale rows may name any slot: none points at them
         renamed[slots] = np.arange(len(slots))
@@ -300,19 +300,19 @@ class KeyedTable:
         if self._plain_hash:
             return np.ones(len(rows), np.bool_)
         same = self.present(slots)
-        stored, given = self.take(slots), batch.take(pa.array(rows))
+        stored, asked = self.take(slots), batch.take(pa.array(rows))
         for key in self.keys:
-            same &= _equal(stored.column(key), given.column(key))
+            same &= _equal(stored.column(key), asked.column(key))
         return same
 
 
-def _equal(stored: pa.Array, given: pa.Array) -> Mask:
+def _equal(stored: pa.Array, asked: pa.Array) -> Mask:
     """Equal values, or both null. Floats by their bits: they are canonical, and NaN is a key too."""
     if pa.types.is_floating(stored.type):
         words = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[stored.type.bit_width]
-        stored, given = stored.view(words), given.view(words)
-    equal = pc.equal(stored, given).fill_null(False).to_numpy(zero_copy_only=False)
-    nulls = pc.and_(stored.is_null(), given.is_null()).to_numpy(zero_copy_only=False)
+        stored, asked = stored.view(words), asked.view(words)
+    equal = pc.equal(stored, asked).fill_null(False).to_numpy(zero_copy_only=False)
+    nulls = pc.and_(stored.is_null(), asked.is_null()).to_numpy(zero_copy_only=False)
     return np.asarray(equal | nulls)
 
 

@@ -1,6 +1,6 @@
 """The arithmetic of windows with fixed bounds. Integers in the event-time column's unit throughout.
 
-Time is cut into panes, the largest stretches that every window takes whole or not at all: a tumbling window
+Time is cut into panes, the largest stretches that every window takes completely or not at all: a tumbling window
 is one pane, a sliding window several, and a window's rows are those of its panes. A window [s, s + size)
 closes when the watermark reaches its end plus the allowed lateness; it is emitted once, then, and the watermark
 is passed on as much later, so that windows on top of it find its rows in time. Rows are late when the last

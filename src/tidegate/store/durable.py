@@ -1,7 +1,7 @@
 """A store in a directory, made to survive a power cut: what a call has written is on the disk when it
 returns.
 
-An object appears whole or not at all, because it is written under a temporary name first. ``create`` links
+An object appears complete or not at all, because it is written under a temporary name first. ``create`` links
 that file to its final name, which the file system refuses when the name exists: that is the atomic create-
 only put.
 
@@ -30,8 +30,8 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from tidegate.store.base import ObjectInfo, Piece
 from tidegate.store.filesystem import storage_error
+from tidegate.store.interface import ObjectInfo, Piece
 from tidegate.store.paths import check_length, check_path, check_prefix, check_range
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -86,7 +86,7 @@ class DurableFileStore:
         return True
 
     def get(self, path: str) -> bytes:
-        """The whole file."""
+        """The complete file."""
         file = self._file(path)
         with _translated("read", path):
             return file.read_bytes()
@@ -246,7 +246,7 @@ def _set_direct(descriptor: int, wanted: bool) -> bool:
 
 
 def _lumps(pieces: Iterable[Piece], lump: memoryview) -> Iterator[memoryview]:
-    """The bytes in whole lumps, and at the end in whole blocks: what is behind them there is to be cut off."""
+    """The bytes in full lumps, and at the end in full blocks: the padding after them is to be cut off."""
     filled = 0
     for piece in pieces:
         rest = memoryview(piece).cast("B")
@@ -303,7 +303,7 @@ def _raise_unless_missing(error: OSError) -> None:
 
 @contextmanager
 def _translated(verb: str, path: str) -> Iterator[None]:
-    """The one place where the file system's errors become ours."""
+    """The only function where the file system's errors become ours."""
     try:
         yield
     except OSError as error:

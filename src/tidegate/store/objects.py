@@ -1,4 +1,4 @@
-"""Object stores behind obstore: S3, Google Cloud Storage, Azure, and memory.
+"""Object stores by obstore: S3, Google Cloud Storage, Azure, and memory.
 
 Reads and overwriting puts are tried again by the client for a bounded time. A create-only put is sent exactly
 once: a retry could meet its own first try and take it for somebody else's. So its answers are yes, no, and
@@ -38,7 +38,7 @@ from tidegate.errors import (
     StorageUnavailable,
     TidegateError,
 )
-from tidegate.store.base import ObjectInfo, Piece
+from tidegate.store.interface import ObjectInfo, Piece
 from tidegate.store.paths import check_length, check_path, check_prefix, check_range
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
@@ -89,7 +89,7 @@ _REFUSING_STATUS = (401, 402, 403, 404, 423, 451)
 
 
 class ObjectStore:
-    """One bucket or container, below a prefix. ``once`` is the same place without retries."""
+    """One bucket or container, below a prefix. ``once`` is the same client without retries."""
 
     def __init__(self, url: str, store: Any, once: Any) -> None:
         self._url = url
@@ -98,7 +98,7 @@ class ObjectStore:
 
     @property
     def url(self) -> str:
-        """The place, without credentials and options."""
+        """The URL, without credentials and options."""
         return self._url
 
     def put(self, path: str, *pieces: Piece) -> None:
@@ -119,7 +119,7 @@ class ObjectStore:
         return True
 
     def get(self, path: str) -> bytes:
-        """The whole object."""
+        """The complete object."""
         check_path(path)
         with _translated("read", path):
             return bytes(obstore.get(self._store, path).bytes())
@@ -177,8 +177,8 @@ def open_object_store(url: str, options: Mapping[str, str] | None = None) -> Obj
     (``s3://bucket/path?endpoint=http://...&region=...``), else from the environment.
     """
     chosen = {**_query(url), **(options or {})}
-    place = urlunsplit((*urlsplit(url)[:3], "", ""))
-    return ObjectStore(bare_url(url), _client(place, chosen, RETRIES), _client(place, chosen, 0))
+    bare = urlunsplit((*urlsplit(url)[:3], "", ""))
+    return ObjectStore(bare_url(url), _client(bare, chosen, RETRIES), _client(bare, chosen, 0))
 
 
 def new_memory_store(name: str) -> ObjectStore:
@@ -225,15 +225,15 @@ def _client(url: str, options: Mapping[str, str] | None, retries: int) -> Any:
 
 def _endpoint(options: Mapping[str, str] | None) -> str:
     """The endpoint that somebody set on purpose: only then is a connection in the clear allowed."""
-    given = {key.lower(): value for key, value in (options or {}).items()}
-    named = (given.get(key) for key in ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"))
+    lowered = {key.lower(): value for key, value in (options or {}).items()}
+    named = (lowered.get(key) for key in ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"))
     around = (os.environ.get(key) for key in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
     return next((value for value in (*named, *around) if value), "")
 
 
 @contextmanager
 def _translated(verb: str, path: str) -> Iterator[None]:
-    """The one place where obstore's errors become ours."""
+    """The only function where obstore's errors become ours."""
     try:
         yield
     except FileNotFoundError as error:

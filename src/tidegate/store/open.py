@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from tidegate.errors import InvalidUseError, TidegateError
-from tidegate.store.base import Store
 from tidegate.store.durable import DurableFileStore
+from tidegate.store.interface import Store
 
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 PROBE_FOLDER = "_probe"
@@ -24,7 +24,7 @@ _memories_lock = threading.Lock()
 
 
 def open_store(url: str | Path, *, options: Mapping[str, str] | None = None) -> Store:
-    """The store at this place: a path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``memory://``.
+    """The store at this URL: a path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``memory://``.
 
     Nothing is contacted yet. ``memory://name`` is one store per name in this process; ``memory://`` is a new
     one each time. ``options`` are the client's (such as ``endpoint`` or ``region``); without them the
@@ -46,20 +46,20 @@ def open_store(url: str | Path, *, options: Mapping[str, str] | None = None) -> 
             raise InvalidUseError(f"no store of this kind, use file, s3, gs, az or memory scheme={scheme or 'none'}")
 
 
-def local_path(place: str) -> str | None:
-    """The path of a local place, which is a path or a file URL, with or without the slashes of a host; else ``None``."""
-    if not place.lower().startswith("file:/"):
-        return None if "://" in place else place
-    parts = urlsplit(place)
+def local_path(url: str) -> str | None:
+    """The path of a local URL, which is a path or a file URL, with or without the slashes of a host; else ``None``."""
+    if not url.lower().startswith("file:/"):
+        return None if "://" in url else url
+    parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise InvalidUseError(f"a file URL has three slashes and no host url={place}")
+        raise InvalidUseError(f"a file URL has three slashes and no host url={url}")
     return unquote(parts.path)
 
 
-def absolute_url(place: str) -> str:
-    """The same place for processes with another working directory too: a local one becomes an absolute path."""
-    path = local_path(place)
-    return place if path is None else os.path.abspath(_local(path))
+def absolute_url(url: str) -> str:
+    """The same URL for processes with another working directory too: a local one becomes an absolute path."""
+    path = local_path(url)
+    return url if path is None else os.path.abspath(_local(path))
 
 
 def check_writable(store: Store) -> None:

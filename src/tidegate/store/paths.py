@@ -20,7 +20,7 @@ def check_path(path: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """A prefix of whole path parts; empty for all. A slash at its end does not matter."""
+    """A prefix of complete path parts; empty for all. A slash at its end does not matter."""
     bare = prefix.removesuffix("/")
     return check_path(bare) if bare else ""
 

@@ -1,7 +1,7 @@
 """The contracts of sources and sinks as checks that anyone can run against their own.
 
 A check raises ``AssertionError`` with a sentence that says what is broken. ``check_source`` only reads.
-``check_sink`` makes new sinks with the function it is given and looks at them from outside with another.
+``check_sink`` makes new sinks with the function it gets and looks at them from outside with another.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _QUIET_SECONDS = 0.001
 
 @dataclass(slots=True)
 class _Reading:
-    """What reading a split gave: batches, and each offset with the rows read and given out before it."""
+    """What reading a split returned: batches, and each offset with the rows read and emitted before it."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     marks: list[tuple[Offset, int, int]] = field(default_factory=list)
     rows: int = 0
-    given: int = 0
+    emitted: int = 0
     highest: int | None = None
     finished: bool = False
 
@@ -62,7 +62,7 @@ def check_source(
     splits = list(source.splits())
     ids = [split.id for split in splits]
     _need(len(set(ids)) == len(ids), f"two splits have the same id ids={ids}")
-    _need(list(source.splits()) == splits, "a second call of splits() gave other splits")
+    _need(list(source.splits()) == splits, "a second call of splits() returned other splits")
     _need(list(copy.splits()) == splits, "the copy for the nodes has other splits")
     _need(source.out_of_orderness >= 0, "out_of_orderness is negative")
     for split in splits[:splits_max]:
@@ -70,15 +70,15 @@ def check_source(
 
 
 def _check_split(source: Source, copy: Source, split: Split, rows_max: int, poll_rows: int) -> None:
-    whole = _read(source, split, None, rows_max, poll_rows)
-    _check_counts(source, split, whole)
-    table = _table(source, whole)
-    for offset, rows, given in whole.marks:
+    full = _read(source, split, None, rows_max, poll_rows)
+    _check_counts(source, split, full)
+    table = _table(source, full)
+    for offset, rows, emitted in full.marks:
         # Another poll size: where batches are cut must not matter.
-        rest = _read(copy, split, offset, whole.rows - rows, max(1, poll_rows * 2 // 3))
-        same = _table(source, rest).equals(table.slice(given))
-        _need(same, f"reading again from an offset gave other rows split={split.id} offset={offset!r}")
-        _need(rest.rows == whole.rows - rows, f"an offset counts other rows split={split.id} offset={offset!r}")
+        rest = _read(copy, split, offset, full.rows - rows, max(1, poll_rows * 2 // 3))
+        same = _table(source, rest).equals(table.slice(emitted))
+        _need(same, f"reading again from an offset returned other rows split={split.id} offset={offset!r}")
+        _need(rest.rows == full.rows - rows, f"an offset counts other rows split={split.id} offset={offset!r}")
 
 
 def _read(source: Source, split: Split, offset: Offset, rows_max: int, poll_rows: int) -> _Reading:
@@ -89,18 +89,18 @@ def _read(source: Source, split: Split, offset: Offset, rows_max: int, poll_rows
         while not reading.finished and reading.rows < rows_max and quiet < _QUIET_POLLS_MAX:
             wanted = min(poll_rows, rows_max - reading.rows)
             polled = reader.poll(wanted)
-            _need(polled.rows <= wanted, f"a poll gave more rows than were asked for split={split.id}")
+            _need(polled.rows <= wanted, f"a poll returned more rows than were asked for split={split.id}")
             _take(source, split, reading, polled.batch, polled.rows, polled.highest)
             reading.finished = polled.finished
-            reading.marks.append((json.loads(json.dumps(reader.offset)), reading.rows, reading.given))
+            reading.marks.append((json.loads(json.dumps(reader.offset)), reading.rows, reading.emitted))
             quiet = 0 if polled.rows else _wait(quiet)
         if reading.finished:
             again = reader.poll(poll_rows)
-            _need(again.finished and not again.rows, f"a finished split gave more rows split={split.id}")
+            _need(again.finished and not again.rows, f"a finished split returned more rows split={split.id}")
     finally:
         reader.close()
         reader.close()
-    _need(quiet < _QUIET_POLLS_MAX, f"a split gave nothing for {quiet} polls split={split.id}")
+    _need(quiet < _QUIET_POLLS_MAX, f"a split returned nothing for {quiet} polls split={split.id}")
     return reading
 
 
@@ -117,15 +117,15 @@ def _take(
     rows: int,
     highest: int | None,
 ) -> None:
-    given = 0 if batch is None else batch.num_rows
-    _need(given <= rows, f"a poll gave more rows than it counted split={split.id}")
+    emitted = 0 if batch is None else batch.num_rows
+    _need(emitted <= rows, f"a poll returned more rows than it counted split={split.id}")
     if batch is not None:
         _need(batch.schema.equals(source.schema), f"a batch has another schema than the source split={split.id}")
         batch.validate(full=True)
         _check_times(source, split, batch, rows, highest)
         reading.batches.append(batch)
     reading.rows += rows
-    reading.given += given
+    reading.emitted += emitted
     if highest is not None:
         reading.highest = highest if reading.highest is None else max(highest, reading.highest)
 
@@ -143,14 +143,14 @@ def _check_times(source: Source, split: Split, batch: pa.RecordBatch, rows: int,
         _need(split.lowest <= min(times), f"an event time is below the split's lowest split={split.id}")
 
 
-def _check_counts(source: Source, split: Split, whole: _Reading) -> None:
-    if source.bounded and whole.finished and split.rows is not None:
+def _check_counts(source: Source, split: Split, full: _Reading) -> None:
+    if source.bounded and full.finished and split.rows is not None:
         _need(
-            whole.rows == split.rows,
-            f"the split has other rows than it says split={split.id} is={whole.rows}",
+            full.rows == split.rows,
+            f"the split has other rows than it says split={split.id} is={full.rows}",
         )
     if not source.bounded:
-        _need(not whole.finished, f"a split of an unbounded source ended split={split.id}")
+        _need(not full.finished, f"a split of an unbounded source ended split={split.id}")
 
 
 def _table(source: Source, reading: _Reading) -> pa.Table:
@@ -168,7 +168,7 @@ def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
 
 
 def check_sink(new_sink: NewSink, visible: Visible, *, to_node: Callable[[Sink], Sink] = deepcopy) -> None:
-    """Check a two-phase sink. ``new_sink`` gives a fresh, empty one; ``visible`` all rows that a reader sees.
+    """Check a two-phase sink. ``new_sink`` returns a fresh, empty one; ``visible`` all rows that a reader sees.
 
     The sink is written with ``SINK_SCHEMA``; the order of rows does not matter. Writers come from the
     copy that ``to_node`` makes; pass a round trip through pickle to check that too.
@@ -196,7 +196,7 @@ class _Bench:
         writer.write(rows_of(*keys))
         committable = self.prepared(writer)
         writer.close()
-        assert committable is not None, "prepare gave nothing although rows were written"
+        assert committable is not None, "prepare returned nothing although rows were written"
         return committable
 
     def prepared(self, writer: SinkWriter) -> Committable | None:
@@ -233,7 +233,7 @@ def _check_commit(bench: _Bench) -> None:
 
 def _check_epochs_of_one_writer(bench: _Bench) -> None:
     writer = bench.writer()
-    _need(bench.prepared(writer) is None, "prepare gave a committable although nothing was written")
+    _need(bench.prepared(writer) is None, "prepare returned a committable although nothing was written")
     writer.write(rows_of(1))
     writer.write(rows_of())
     first = bench.prepared(writer)
@@ -242,7 +242,7 @@ def _check_epochs_of_one_writer(bench: _Bench) -> None:
     writer.write(rows_of(3))
     writer.close()
     writer.close()
-    assert first is not None and second is not None, "prepare gave nothing although rows were written"
+    assert first is not None and second is not None, "prepare returned nothing although rows were written"
     bench.sink.commit(1, [first])
     bench.expect(1, when="the first of two epochs was committed")
     bench.sink.commit(2, [second])

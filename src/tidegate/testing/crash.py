@@ -60,7 +60,7 @@ class Kill:
 
 
 def wait_until(what: str, look: Callable[[], T | None], timeout_s: float = WAIT_S) -> T:
-    """Look until something is there and give it. ``what`` is named when the time is up."""
+    """Look until something is there and return it. ``what`` is named when the time is up."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = look()
@@ -84,12 +84,12 @@ def wait_for_status(job: Watched, *statuses: str, timeout_s: float = WAIT_S) -> 
 
 
 def wait_for_checkpoints(job: Watched, count: int = 1, timeout_s: float = WAIT_S) -> int:
-    """Wait until this run of the job has committed so many checkpoints; gives how many there are."""
+    """Wait until this run of the job has committed ``count`` checkpoints; returns how many there are."""
     return wait_until(f"{count} checkpoints", lambda: _at_least(job, "checkpoints_committed", count), timeout_s)
 
 
 def wait_for_nodes(job: Watched, *, after_gang: int = -1, timeout_s: float = WAIT_S) -> Mapping[str, Any] | None:
-    """Wait until all nodes of a gang newer than ``after_gang`` run; gives the metrics, or ``None`` if the job ended first."""
+    """Wait until all nodes of a gang newer than ``after_gang`` run; returns the metrics, or ``None`` if the job ended first."""
 
     def look() -> tuple[Mapping[str, Any] | None] | None:
         if job.status in ENDED:
@@ -133,7 +133,7 @@ def kill_node(job: Watched, node: int | None = None, timeout_s: float = WAIT_S) 
 def kill_at_random(job: Watched, kills: int, seed: int, *, longest_wait_s: float = 0.5, timeout_s: float = WAIT_S) -> list[Kill]:
     """Kill random nodes at random moments, one after the other, the same choices for the same seed.
 
-    Each wait of up to ``longest_wait_s`` begins when the job runs. Gives the kills that hit: fewer when the job ended first.
+    Each wait of up to ``longest_wait_s`` begins when the job runs. Returns the kills that hit: fewer when the job ended first.
     """
     dice = random.Random(seed)
     done: list[Kill] = []

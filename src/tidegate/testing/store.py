@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 from tidegate.errors import InvalidUseError, RetryableError
-from tidegate.store.base import ObjectInfo, Piece, Store
+from tidegate.store.interface import ObjectInfo, Piece, Store
 
 Verb: TypeAlias = Literal["put", "create", "get", "get_range", "list", "delete"]
 

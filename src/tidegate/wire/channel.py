@@ -50,7 +50,7 @@ def _died(who: str, channel: ChannelId, error: BaseException) -> ThreadDied:
 
 
 class InboundChannel:
-    """The receiving end. Its reader thread runs ``run``; the loop thread gives credit back."""
+    """The receiving end. Its reader thread runs ``run``; the loop thread returns credit."""
 
     def __init__(
         self, channel: ChannelId, schema: pa.Schema, connection: Connection, events: Events, max_frame_bytes: int
@@ -63,7 +63,7 @@ class InboundChannel:
         self._credit_lost = False
 
     def run(self) -> Exception | None:
-        """Report every message until ``End`` or the break: why it broke. Blocks for the channel's whole
+        """Report every message until ``End`` or the break: why it broke. Blocks for all of the channel's
         life.
         """
         try:
@@ -81,7 +81,7 @@ class InboundChannel:
         return None
 
     def credit(self, size_bytes: int) -> None:
-        """Send credit back without blocking. A peer that leaves thousands of credits unread is given up."""
+        """Send credit back without blocking. A peer that leaves thousands of credits unread is closed."""
         try:
             sent = self._connection.send_now(pack_frame(FrameType.CREDIT, pack_u64(size_bytes)))
         except OSError:
@@ -103,7 +103,7 @@ class InboundChannel:
     def _deliver(self, frame: Frame) -> bool:
         if frame.kind is FrameType.ABORT:
             reason = unpack_reason(frame.payload)
-            raise RetryableError(f"the sender gave the channel up: {reason} channel={self._channel}")
+            raise RetryableError(f"the sender closed the channel: {reason} channel={self._channel}")
         message = decode_message(frame, self._schema)
         size = len(frame.payload) if frame.kind is FrameType.EVENT else 0
         self._events.received(self._channel, message, size)
@@ -143,20 +143,20 @@ class TcpOutbound:
         self._sent_count = 0
         self._end_handed = False
         self._end_taken = False
-        self._given_up = False
+        self._closed = False
         self._broken = False
         self._write_error: Exception | None = None
 
     @property
     def ready(self) -> bool:
         """Another message may be handed over now."""
-        if self._broken or self._given_up or self._end_handed:
+        if self._broken or self._closed or self._end_handed:
             return False
         return self._handed_count - self._sent_count < MAX_HANDED
 
     def send(self, message: Message) -> None:
-        """Give a message to the writer thread."""
-        if self._given_up or self._end_handed:
+        """Hand a message to the writer thread."""
+        if self._closed or self._end_handed:
             raise InvalidUseError(f"sent on a channel that this side ended channel={self._channel}")
         if self._broken:
             return
@@ -168,11 +168,11 @@ class TcpOutbound:
 
     def close(self) -> None:
         """Let the writer finish what it has; before ``End`` it then tells the receiver that the channel is
-        given up.
+        closed.
         """
-        if self._given_up or self._end_handed:
+        if self._closed or self._end_handed:
             return
-        self._given_up = True
+        self._closed = True
         self._handed.put(None)
 
     def start(self, spawn: Callable[[str, Callable[[], None]], threading.Thread]) -> None:
@@ -222,7 +222,7 @@ class TcpOutbound:
         self._handed.put(None)
         writer.join(WRITER_JOIN_S)
         self._release()
-        if not self._given_up:
+        if not self._closed:
             self._events.closed(self._channel, self._write_error or error)
 
     def _read_credits(self) -> Exception | None:
@@ -248,6 +248,6 @@ class TcpOutbound:
             self._end_taken = True
         elif frame.kind is FrameType.ABORT:
             reason = unpack_reason(frame.payload)
-            raise RetryableError(f"the receiver gave the channel up: {reason} channel={self._channel}")
+            raise RetryableError(f"the receiver closed the channel: {reason} channel={self._channel}")
         else:
             raise ProtocolError(f"no frame of a receiver kind={frame.kind.name} channel={self._channel}")

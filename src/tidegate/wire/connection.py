@@ -27,7 +27,7 @@ TLS_CHUNK_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class TlsContexts:
-    """The two sides' TLS settings: a node accepts and opens connections. Give the client side a CA to verify
+    """The two sides' TLS settings: a node accepts and opens connections. Pass the client side a CA to verify
     peers.
     """
 
@@ -42,8 +42,8 @@ class Connection(Protocol):
     thread.
     """
 
-    def receive_into(self, view: memoryview, whole: bool) -> int:
-        """Blocks for some bytes, or for all of ``view`` when ``whole`` (fewer may still come). 0: the peer
+    def receive_into(self, view: memoryview, fully: bool) -> int:
+        """Blocks for some bytes, or for all of ``view`` when ``fully`` (fewer may still come). 0: the peer
         ended.
         """
 
@@ -90,10 +90,10 @@ class PlainConnection:
         self._alive = threading.Lock()
         tune(sock)
 
-    def receive_into(self, view: memoryview, whole: bool) -> int:
-        """One system call for a whole payload: fewer fights for the interpreter lock."""
+    def receive_into(self, view: memoryview, fully: bool) -> int:
+        """One system call for a complete payload: fewer fights for the interpreter lock."""
         self._arm()
-        return self._socket.recv_into(view, 0, socket.MSG_WAITALL if whole else 0)
+        return self._socket.recv_into(view, 0, socket.MSG_WAITALL if fully else 0)
 
     def send(self, *parts: Bytes) -> None:
         """Gathers the parts into one system call, where the kernel lets it."""
@@ -107,7 +107,7 @@ class PlainConnection:
                 views[0] = views[0][sent:]
 
     def send_now(self, data: bytes) -> bool:
-        """A small frame, whole or the connection is lost."""
+        """A small frame, complete or the connection is lost."""
         with self._alive:
             try:
                 return self._socket.send(data, socket.MSG_DONTWAIT) == len(data)
@@ -169,7 +169,7 @@ class TlsConnection:
                     self._plain.send(self._outgoing.read())
                 raise RetryableError(f"no trusted connection with the peer: {error.reason}") from error
 
-    def receive_into(self, view: memoryview, whole: bool) -> int:
+    def receive_into(self, view: memoryview, fully: bool) -> int:
         """Some decrypted bytes; never waits for all of them."""
         while True:
             with self._cipher:
@@ -190,7 +190,7 @@ class TlsConnection:
                     self._plain.send(self._encrypt(view[start : start + TLS_CHUNK_BYTES]))
 
     def send_now(self, data: bytes) -> bool:
-        """Encrypts and sends a small frame, whole or the connection is lost."""
+        """Encrypts and sends a small frame, complete or the connection is lost."""
         if not self._sending.acquire(blocking=False):
             return True  # the reader says its last words on this connection: no credit matters any more
         try:

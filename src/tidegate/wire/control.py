@@ -39,10 +39,10 @@ from tidegate.supervise import supervised
 from tidegate.wire._gen.control_pb2 import CoordinatorMessage, Heartbeat, Hello, NodeMessage
 from tidegate.wire.gate import LogBudget
 from tidegate.wire.line import ControlSettings, Line, opened, sealed
-from tidegate.wire.outbox import LOOKS, Outbox, Watch
+from tidegate.wire.outbox import LOOKS, Outbox, SilenceWatch
 from tidegate.wire.prove import DriverProof
 from tidegate.wire.relay import ControlPort
-from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, Session, check_secret
+from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, SealPair, check_secret
 
 log = logging.getLogger("tidegate.control")
 
@@ -106,12 +106,12 @@ class NodeConnection:
         return f"node={self.hello.node} gang={self.hello.gang} peer={self._peer}"
 
     def send(self, message: CoordinatorMessage) -> None:
-        """Queue a message; never blocks. A node that does not keep up is given up: ``left`` says so."""
+        """Queue a message; never blocks. A node that does not keep up is dropped: ``left`` says so."""
         if not self._outbox.put(message):
             self.drop(ChannelFull(f"the node does not take its messages {self}"))
 
     def finish(self) -> None:
-        """End the stream behind what is queued."""
+        """End the stream after what is queued."""
         self._done = True
         self._outbox.finish()
 
@@ -123,7 +123,7 @@ class NodeConnection:
     # -- used by the server --------------------------------------------------------------------------
 
     def serve(self, requests: Iterator[NodeMessage], handler: Handler) -> None:
-        """Read until the stream is over. Blocks for the stream's whole life."""
+        """Read until the stream is over. Blocks until the stream's end."""
         # To grpc a killed peer may look like one that is done: only the node's own last word makes an orderly end.
         error: Exception | None = RetryableError(f"the node left without a word {self}")
         try:
@@ -159,7 +159,7 @@ class NodeConnection:
         return iter(self._outbox)
 
     def look(self, now: float) -> None:
-        """Give the node up when it has been silent for too long."""
+        """Drop the node when it has been silent for too long."""
         if self._silence.look(1000 * now):
             self.drop(NodeStalled(f"it has said nothing for {self._silence.lasted_ms(1000 * now) / 1000:.1f} s"))
 
@@ -193,7 +193,7 @@ class ControlServer:
         self._listen(credentials)
         self._server.start()
         self._port.start(self._broken)
-        self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look, self._broken)
+        self._watch = SilenceWatch("tidegate-control-watch", self._settings.silence_s, self._look, self._broken)
 
     def close(self, grace_s: float = 2.0) -> None:
         """Send what is queued, end every stream and thread. Blocks for about ``grace_s`` at most.
@@ -255,7 +255,7 @@ class ControlServer:
         supervised("tidegate-control-read", serve, partial(self._reader_died, connection)).start()
         yield from sealed(connection.outgoing(), session)
 
-    def _prove(self, requests: Iterator[bytes]) -> Generator[bytes, None, Session]:
+    def _prove(self, requests: Iterator[bytes]) -> Generator[bytes, None, SealPair]:
         """Blocks for two messages; the port closes who lets it wait."""
         proof = DriverProof(self._secret, secrets.token_bytes(NONCE_BYTES), next(requests, b""))
         yield proof.answer
@@ -343,12 +343,12 @@ class ControlClient:
         self._attend = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
         self._line = Line(secret, self._outbox)
         self._call = self._attend(self._line.outgoing())
-        self._watch = Watch("tidegate-control-watch", self._settings.silence_s, self._look, self._died)
+        self._watch = SilenceWatch("tidegate-control-watch", self._settings.silence_s, self._look, self._died)
         self._reader = supervised("tidegate-control-read", self._read, self._died)
         self._reader.start()
 
     def send(self, message: NodeMessage) -> None:
-        """Queue a message; never blocks. A coordinator that does not keep up is given up: ``on_lost`` says
+        """Queue a message; never blocks. A coordinator that does not keep up is dropped: ``on_lost`` says
         so.
         """
         if not self._outbox.put(message):
@@ -360,7 +360,7 @@ class ControlClient:
         return self._silence.lasted_ms(1000 * time.monotonic()) / 1000
 
     def beat(self) -> None:
-        """Say now what this node does, ahead of something that may hold the interpreter. Blocks for a moment."""
+        """Say now what this node does, before something that may hold the interpreter. Blocks for a moment."""
         self._outbox.beat(BEAT_WAIT_S)
 
     def close(self, grace_s: float = 2.0) -> None:

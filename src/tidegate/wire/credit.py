@@ -1,4 +1,4 @@
-"""Flow control of the data channels, in bytes: who may send how much, and when room is given back.
+"""Flow control of the data channels, in bytes: who may send how much, and when credit is returned.
 
 Pure arithmetic. Only events cost credit; barriers, watermarks, control signals and ends go without. Both ends
 count the same number for an event, its serialised size, so a balance never drifts.
@@ -47,7 +47,7 @@ class CreditWindow:
         self._balance_bytes -= size_bytes
 
     def credited(self, size_bytes: int) -> bool:
-        """The receiver gave this back. True when sending was impossible before and is possible now."""
+        """The receiver returned this. True when sending was impossible before and is possible now."""
         if size_bytes <= 0:
             raise ProtocolError(f"a credit is positive size_bytes={size_bytes}")
         if self._balance_bytes + size_bytes > self._window_bytes:
@@ -61,7 +61,7 @@ class CreditWindow:
 
 
 class CreditReturn:
-    """The receiver's side of one channel: gives credit back on consumption, a quarter of the window at a
+    """The receiver's side of one channel: returns credit on consumption, a quarter of the window at a
     time.
 
     What is held back is always less than a quarter of the window, so a sender whose messages are all consumed
@@ -78,18 +78,18 @@ class CreditReturn:
 
     @property
     def held_bytes(self) -> int:
-        """Consumed and not given back yet."""
+        """Consumed and not returned yet."""
         return self._held_bytes
 
     def consumed(self, size_bytes: int) -> int:
-        """An event of this size has left the queue: how much to give back now, 0 for nothing yet."""
+        """An event of this size has left the queue: how much to return now, 0 for nothing yet."""
         if size_bytes < 0:
             raise InvalidUseError(f"a size is not negative size_bytes={size_bytes}")
         self._held_bytes += size_bytes
         return self.flush() if self._held_bytes >= self._threshold_bytes else 0
 
     def flush(self) -> int:
-        """Everything held back, to be given back now."""
+        """Everything held back, to be returned now."""
         held = self._held_bytes
         self._held_bytes = 0
         return held
@@ -97,7 +97,7 @@ class CreditReturn:
 
 @dataclass(frozen=True, slots=True)
 class CreditPool:
-    """The memory that one node gives to its inbound channels, shared out evenly."""
+    """The memory that one node has for its inbound channels, shared out evenly."""
 
     total_bytes: int
 
@@ -106,7 +106,7 @@ class CreditPool:
             raise InvalidUseError(f"a credit pool is positive total_bytes={self.total_bytes}")
 
     def share(self, channels: int) -> int:
-        """The window of each of so many channels: at least one byte, so that every channel moves, one message
+        """The window of each of ``channels`` channels: at least one byte, so that every channel moves, one message
         at a time.
         """
         if channels <= 0:

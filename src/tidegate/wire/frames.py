@@ -59,7 +59,7 @@ _AT_MOST = {
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One whole frame. The payload's memory belongs to the frame and is not written again."""
+    """One complete frame. The payload's memory belongs to the frame and is not written again."""
 
     kind: FrameType
     payload: memoryview
@@ -73,7 +73,7 @@ def header(kind: FrameType, length: int) -> bytes:
 
 
 def pack_frame(kind: FrameType, payload: Bytes = b"") -> bytes:
-    """A whole small frame in one piece."""
+    """A complete small frame in one piece."""
     return header(kind, len(payload)) + payload
 
 
@@ -135,7 +135,7 @@ def pack_reason(reason: str) -> bytes:
 
 
 def unpack_reason(payload: Bytes) -> str:
-    """Why the peer gave up. Never fails: what is not text is shown as replacement characters."""
+    """Why the peer closed the channel. Never fails: what is not text is shown as replacement characters."""
     return bytes(payload)[:MAX_REASON_BYTES].decode(errors="replace")
 
 
@@ -145,7 +145,7 @@ class FrameDecoder:
 
     Small frames pass through one scratch buffer. A large payload gets memory of its own as soon as its header
     is known, and ``space`` then points into it, so that the network writes there and nothing is copied. After
-    a malformed frame the frames before it are still given out; every later call raises the same error.
+    a malformed frame the frames before it are still returned; every later call raises the same error.
     """
 
     def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES, allocate: Callable[[int], memoryview] | None = None) -> None:
@@ -178,7 +178,7 @@ class FrameDecoder:
         return self._scratch[self._end :]
 
     def filled(self, count: int) -> list[Frame]:
-        """The first ``count`` bytes of ``space`` have been written: the frames that are whole now."""
+        """The first ``count`` bytes of ``space`` have been written: the frames that are complete now."""
         if self._error is not None:
             raise self._error
         if self._large is not None:
@@ -187,7 +187,7 @@ class FrameDecoder:
         return self._take_frames()
 
     def feed(self, data: Bytes) -> list[Frame]:
-        """Copy these bytes in: the frames that are whole now."""
+        """Copy these bytes in: the frames that are complete now."""
         frames: list[Frame] = []
         rest = memoryview(data)
         while rest:

@@ -15,7 +15,7 @@ from enum import IntEnum
 from tidegate.errors import CorruptDataError, InvalidUseError, ProtocolError
 from tidegate.ids import U32_LIMIT, U64_LIMIT, GangNumber
 from tidegate.wire.frames import Bytes
-from tidegate.wire.seal import NONCE_BYTES, Session, check_nonce, is_signed, sign
+from tidegate.wire.seal import NONCE_BYTES, SealPair, check_nonce, is_signed, sign
 from tidegate.wire.seal import TAG_BYTES as MAC_BYTES
 from tidegate.wire.transport import ChannelId
 
@@ -37,7 +37,7 @@ class Answer(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PeerClaim:
     """Who the connector says it is."""
 
     gang: GangNumber
@@ -45,7 +45,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HandshakeVerdict:
     """What the acceptor decided, and the gang it belongs to."""
 
     answer: Answer
@@ -66,7 +66,7 @@ def check_challenge(data: Bytes) -> bytes:
     return challenge
 
 
-def pack_claim(secret: bytes, challenge: bytes, nonce: bytes, claim: Claim) -> bytes:
+def pack_claim(secret: bytes, challenge: bytes, nonce: bytes, claim: PeerClaim) -> bytes:
     """The connector's answer to a challenge."""
     check_nonce(nonce)
     channel = claim.channel
@@ -78,7 +78,7 @@ def pack_claim(secret: bytes, challenge: bytes, nonce: bytes, claim: Claim) -> b
     return body + sign(secret, b"claim", challenge, body)
 
 
-def open_claim(secret: bytes, challenge: bytes, data: Bytes) -> Claim:
+def open_claim(secret: bytes, challenge: bytes, data: Bytes) -> PeerClaim:
     """The claim, once its signature is proved; ``ProtocolError`` when the peer does not know the secret."""
     claim = bytes(data)
     if len(claim) != _CLAIM_BYTES:
@@ -87,16 +87,16 @@ def open_claim(secret: bytes, challenge: bytes, data: Bytes) -> Claim:
     if not is_signed(mac, secret, b"claim", challenge, body):
         raise ProtocolError("the peer does not know the job's secret")
     gang, edge, sender, receiver = _CLAIM.unpack(body[NONCE_BYTES:])
-    return Claim(gang, ChannelId(edge, sender, receiver))
+    return PeerClaim(gang, ChannelId(edge, sender, receiver))
 
 
-def pack_verdict(secret: bytes, challenge: bytes, claim: bytes, verdict: Verdict) -> bytes:
+def pack_verdict(secret: bytes, challenge: bytes, claim: bytes, verdict: HandshakeVerdict) -> bytes:
     """The acceptor's signed decision on a packed claim."""
     body = _VERDICT.pack(verdict.answer, verdict.gang)
     return body + sign(secret, b"verdict", challenge + claim, body)
 
 
-def open_verdict(secret: bytes, challenge: bytes, claim: bytes, data: Bytes) -> Verdict:
+def open_verdict(secret: bytes, challenge: bytes, claim: bytes, data: Bytes) -> HandshakeVerdict:
     """The decision, once its signature is proved; ``ProtocolError`` when the peer does not know the
     secret.
     """
@@ -108,11 +108,11 @@ def open_verdict(secret: bytes, challenge: bytes, claim: bytes, data: Bytes) -> 
         raise ProtocolError("the peer does not know the job's secret")
     number, gang = _VERDICT.unpack(body)
     try:
-        return Verdict(Answer(number), gang)
+        return HandshakeVerdict(Answer(number), gang)
     except ValueError:
         raise ProtocolError(f"unknown answer answer={number}") from None
 
 
-def data_session(secret: bytes, challenge: bytes, claim: bytes, *, dialled: bool) -> Session:
+def data_session(secret: bytes, challenge: bytes, claim: bytes, *, dialled: bool) -> SealPair:
     """What tags the bytes of the channel that this challenge and this claim have opened."""
-    return Session.of(secret, b"data", challenge + claim, dialled=dialled)
+    return SealPair.of(secret, b"data", challenge + claim, dialled=dialled)

@@ -17,7 +17,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.wire._gen.control_pb2 import CoordinatorMessage, NodeMessage
 from tidegate.wire.outbox import Outbox
 from tidegate.wire.prove import NodeProof
-from tidegate.wire.seal import NONCE_BYTES, Session
+from tidegate.wire.seal import NONCE_BYTES, SealPair
 
 MAX_MESSAGE_BYTES = 64 << 20
 
@@ -26,7 +26,7 @@ M = TypeVar("M", NodeMessage, CoordinatorMessage)
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """The limits of the control plane. A side that hears nothing for ``silence_s`` gives the other up."""
+    """The limits of the control plane. A side that hears nothing for ``silence_s`` closes the line."""
 
     heartbeat_s: float = 1.0
     silence_s: float = 10.0
@@ -55,9 +55,9 @@ class Line:
         self._outbox = outbox
         self._second = b""
         self._settled = threading.Event()
-        self.session: Session | None = None
+        self.session: SealPair | None = None
 
-    def answered(self, answer: bytes) -> Session:
+    def answered(self, answer: bytes) -> SealPair:
         """The coordinator's first words: from here on both talk."""
         self._second, self.session = self._proof.answered(answer)
         self._settled.set()
@@ -76,13 +76,13 @@ class Line:
             yield from sealed(iter(self._outbox), self.session)
 
 
-def sealed(messages: Iterator[NodeMessage] | Iterator[CoordinatorMessage], session: Session) -> Iterator[bytes]:
+def sealed(messages: Iterator[NodeMessage] | Iterator[CoordinatorMessage], session: SealPair) -> Iterator[bytes]:
     """What grpc sends for these messages."""
     for message in messages:
         yield session.outgoing.sealed(message.SerializeToString())
 
 
-def opened(data: Iterator[bytes], session: Session, kind: type[M]) -> Iterator[M]:
+def opened(data: Iterator[bytes], session: SealPair, kind: type[M]) -> Iterator[M]:
     """The messages in what grpc received, each once its seal is proved."""
     for each in data:
         try:

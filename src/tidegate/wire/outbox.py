@@ -55,7 +55,7 @@ class Outbox(Generic[M]):
             self._changed.wait_for(lambda: self._finished or self._sent_all, timeout_s)
 
     def finish(self) -> None:
-        """Nothing more comes: iteration ends behind what is queued."""
+        """Nothing more comes: iteration ends after what is queued."""
         with self._changed:
             self._finished = True
             self._changed.notify_all()
@@ -83,7 +83,7 @@ class Outbox(Generic[M]):
         return self._heartbeat()
 
 
-class Watch:
+class SilenceWatch:
     """A thread that looks for silence many times in each allowed span."""
 
     def __init__(self, name: str, silence_s: float, look: Callable[[float], None], died: Died) -> None:

@@ -9,7 +9,7 @@ node of which gang it is, is the first. Pure: the random numbers come in as argu
 from __future__ import annotations
 
 from tidegate.errors import ProtocolError
-from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, Session, check_nonce, check_secret, is_signed, sign
+from tidegate.wire.seal import NONCE_BYTES, TAG_BYTES, SealPair, check_nonce, check_secret, is_signed, sign
 
 MAGIC = b"tidegate control 2"
 
@@ -24,13 +24,13 @@ class NodeProof:
         self.hello = MAGIC + nonce
         """The first message."""
 
-    def answered(self, answer: bytes) -> tuple[bytes, Session]:
+    def answered(self, answer: bytes) -> tuple[bytes, SealPair]:
         """The driver's answer: the second message and the line's keys. ``ProtocolError`` when it does not know the secret."""
         nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
         if len(answer) != NONCE_BYTES + TAG_BYTES or not is_signed(proof, self._secret, b"driver", self.hello, nonce):
             raise ProtocolError("who answers there does not know the job's secret")
         transcript = self.hello + answer
-        return sign(self._secret, b"node", transcript), Session.of(self._secret, b"control", transcript, dialled=True)
+        return sign(self._secret, b"node", transcript), SealPair.of(self._secret, b"control", transcript, dialled=True)
 
 
 class DriverProof:
@@ -45,8 +45,8 @@ class DriverProof:
         """The reply to the hello."""
         self._transcript = hello + self.answer
 
-    def proved(self, proof: bytes) -> Session:
+    def proved(self, proof: bytes) -> SealPair:
         """The node's second message: the line's keys. ``ProtocolError`` when it does not know the secret."""
         if not is_signed(proof, self._secret, b"node", self._transcript):
             raise ProtocolError("the peer does not know the job's secret")
-        return Session.of(self._secret, b"control", self._transcript, dialled=False)
+        return SealPair.of(self._secret, b"control", self._transcript, dialled=False)

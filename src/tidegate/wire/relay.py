@@ -100,7 +100,7 @@ class Relay:
             self._gate.leave(pair.newcomer)
 
     def peer(self, peer: str) -> str:
-        """The address behind what grpc calls so."""
+        """The address in what grpc calls so."""
         pair = self._found(peer)
         return peer if pair is None else pair.newcomer.peer
 
@@ -235,7 +235,7 @@ class Relay:
 
 
 class ControlPort:
-    """The port that nodes dial: a gate, and behind it a relay to grpc at ``target``."""
+    """The port that nodes dial: a gate, and after it a relay to grpc at ``target``."""
 
     def __init__(self, bind: str, *, waiting_max: int, patience_s: float) -> None:
         self._relay = Relay()

@@ -82,15 +82,15 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SealPair:
     """One end's two directions of a connection."""
 
     outgoing: Seal
     incoming: Seal
 
     @staticmethod
-    def of(secret: bytes, purpose: bytes, transcript: bytes, *, dialled: bool) -> Session:
+    def of(secret: bytes, purpose: bytes, transcript: bytes, *, dialled: bool) -> SealPair:
         """The session of the end that dialled, or of the one that accepted. Both ends' random numbers are in the transcript."""
         keys = [sign(secret, purpose + b" " + side, transcript) for side in (b"dialler", b"acceptor")]
         outgoing, incoming = keys if dialled else reversed(keys)
-        return Session(Seal(outgoing), Seal(incoming))
+        return SealPair(Seal(outgoing), Seal(incoming))

@@ -12,7 +12,7 @@ import threading
 from tidegate.errors import RetryableError
 from tidegate.wire.connection import Connection
 from tidegate.wire.frames import Bytes
-from tidegate.wire.seal import TAG_BYTES, Session
+from tidegate.wire.seal import TAG_BYTES, SealPair
 
 RECORD_BYTES_MAX = 256 << 10
 _LENGTH = struct.Struct("<I")
@@ -21,7 +21,7 @@ _LENGTH = struct.Struct("<I")
 class SealedConnection:
     """Both directions tagged; what a ``Connection`` may do in which thread holds here too."""
 
-    def __init__(self, plain: Connection, session: Session) -> None:
+    def __init__(self, plain: Connection, session: SealPair) -> None:
         self._plain = plain
         self._session = session
         self._sending = threading.Lock()
@@ -29,7 +29,7 @@ class SealedConnection:
         self._record = memoryview(bytearray(RECORD_BYTES_MAX + TAG_BYTES))
         self._rest = self._record[:0]
 
-    def receive_into(self, view: memoryview, whole: bool) -> int:
+    def receive_into(self, view: memoryview, fully: bool) -> int:
         """Some proved bytes; never waits for all of them."""
         if not self._rest and not self._receive_record():
             return 0
@@ -45,7 +45,7 @@ class SealedConnection:
                 self._plain.send(*self._sealed(record))
 
     def send_now(self, data: bytes) -> bool:
-        """Tags and sends a small frame, whole or the connection is lost."""
+        """Tags and sends a small frame, complete or the connection is lost."""
         if not self._sending.acquire(blocking=False):
             return True  # the reader says its last words on this connection: no credit matters any more
         try:

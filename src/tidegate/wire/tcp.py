@@ -45,8 +45,8 @@ from tidegate.wire.frames import (
 from tidegate.wire.gate import Gate, LogBudget, Newcomer
 from tidegate.wire.handshake import (
     Answer,
-    Claim,
-    Verdict,
+    HandshakeVerdict,
+    PeerClaim,
     check_challenge,
     data_session,
     open_claim,
@@ -188,7 +188,7 @@ class TcpTransport:
             pause_s = min(2 * pause_s, RETRY_MOST_S)
 
     def credit(self, channel: ChannelId, size_bytes: int) -> None:
-        """Give credit back to the sender of an inbound channel."""
+        """Return credit to the sender of an inbound channel."""
         inbound = self._inbound.get(channel)
         if inbound is not None:
             inbound.credit(size_bytes)
@@ -243,7 +243,7 @@ class TcpTransport:
     def _claim(self, connection: Connection, channel: ChannelId) -> Connection:
         try:
             challenge = check_challenge(_read_hello(connection))
-            claim = pack_claim(self._secret, challenge, secrets.token_bytes(NONCE_BYTES), Claim(self._gang, channel))
+            claim = pack_claim(self._secret, challenge, secrets.token_bytes(NONCE_BYTES), PeerClaim(self._gang, channel))
             connection.send(pack_frame(FrameType.HELLO, claim))
             verdict = open_verdict(self._secret, challenge, claim, _read_hello(connection))
         except ProtocolError as error:
@@ -251,7 +251,7 @@ class TcpTransport:
         self._obey(verdict, channel)
         return self._speaking(connection, challenge, claim, dialled=True)
 
-    def _obey(self, verdict: Verdict, channel: ChannelId) -> None:
+    def _obey(self, verdict: HandshakeVerdict, channel: ChannelId) -> None:
         match verdict.answer:
             case Answer.ACCEPTED:
                 return
@@ -323,7 +323,7 @@ class TcpTransport:
         self._gate.leave(newcomer)
         decision = self._decide(claim)
         answer = decision if isinstance(decision, Answer) else Answer.ACCEPTED
-        verdict = pack_verdict(self._secret, challenge, packed, Verdict(answer, self._gang))
+        verdict = pack_verdict(self._secret, challenge, packed, HandshakeVerdict(answer, self._gang))
         connection.set_deadline(None)
         connection.send(pack_frame(FrameType.HELLO, verdict))
         if isinstance(decision, Answer):
@@ -336,7 +336,7 @@ class TcpTransport:
             return connection
         return SealedConnection(connection, data_session(self._secret, challenge, claim, dialled=dialled))
 
-    def _decide(self, claim: Claim) -> pa.Schema | Answer:
+    def _decide(self, claim: PeerClaim) -> pa.Schema | Answer:
         if claim.gang != self._gang:
             return Answer.WRONG_GANG
         return self._take_expected(claim.channel, time.monotonic() + self._settings.handshake_timeout_s)

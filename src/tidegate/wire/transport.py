@@ -67,14 +67,14 @@ class Events(Protocol):
         """A message came. ``size_bytes`` is what it cost in credit: an event's size, 0 for anything else."""
 
     def credited(self, channel: ChannelId, size_bytes: int) -> None:
-        """The receiver of an outbound channel gave credit back."""
+        """The receiver of an outbound channel returned credit."""
 
     def sendable(self, channel: ChannelId) -> None:
         """An outbound channel that was not ready is ready again."""
 
     def closed(self, channel: ChannelId, error: Exception | None) -> None:
         """The channel is over: ``None`` after a regular ``End``, else why it broke. Not reported for what
-        this side gave up by ``close``; once, not twice, for a channel whose both ends are here.
+        this side ended by ``close``; once, not twice, for a channel whose both ends are here.
         """
 
     def broken(self, death: ThreadDied) -> None:
@@ -97,7 +97,7 @@ class Transport(Protocol):
         """Let a peer open this inbound channel, once. Never blocks."""
 
     def credit(self, channel: ChannelId, size_bytes: int) -> None:
-        """Give credit back to the sender of an inbound channel. Never blocks; does nothing on a closed
+        """Return credit to the sender of an inbound channel. Never blocks; does nothing on a closed
         channel.
         """
 
@@ -244,7 +244,7 @@ class InProcessOutbound:
         """Break the channel unless ``End`` was sent."""
         if not (self._closed or self._inbound.over):
             self._inbound.over = True
-            error = RetryableError(f"the sender gave the channel up before its end channel={self._channel}")
+            error = RetryableError(f"the sender closed the channel before its end channel={self._channel}")
             self._inbound.receiver.events.closed(self._channel, error)
         self._closed = True
 

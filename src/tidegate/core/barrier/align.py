@@ -17,7 +17,7 @@ from tidegate.errors import BarrierOverlap, DuplicateBarrier, InvalidUseError, P
 
 PINNED_FLAG = 2
 """Bit 1 of a barrier's flags: it stays aligned everywhere (a savepoint). It is in the barrier itself because
-that may reach a node ahead of the news that the checkpoint has started."""
+that may reach a node before the news that the checkpoint has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ DEFAULT_CONFIG = UnalignedCheckpointConfig()
 
 
 def as_aligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
-    """The same barrier without the flag: it keeps its place among the data."""
+    """The same barrier without the flag: it keeps its position among the data."""
     if barrier.is_aligned:
         return barrier
     return CheckpointBarrier(barrier.checkpoint_id, barrier.epoch, barrier.flags & ~UNALIGNED_FLAG)
@@ -133,7 +133,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Aligning:
-    """``arrived`` inputs are held back behind their barrier until the others deliver theirs."""
+    """``arrived`` inputs are held back after their barrier until the others deliver theirs."""
 
     barrier: CheckpointBarrier
     arrived: frozenset[int]
@@ -164,8 +164,8 @@ class Hold:
 class Cut:
     """The snapshot fires now and no input is held any more. The barrier's flag tells the mode.
 
-    ``record``: the inputs whose barrier had not had its turn. What they have queued ahead of it is recorded,
-    and what arrives on them until their ``Stop``. If the barrier is queued already, the ``Stop`` comes next.
+    ``record``: the inputs whose barrier had not had its turn. What they have queued before it is recorded,
+    and what arrives on them until their ``StopRecording``. If the barrier is queued already, the ``StopRecording`` comes next.
     """
 
     barrier: CheckpointBarrier
@@ -173,14 +173,14 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRecording:
     """Stop recording this input: its barrier or its end was received."""
 
     input_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class RecordingDone:
     """Nothing is left to record for this checkpoint. ``last_input`` kept it waiting longest, if one did."""
 
     checkpoint_id: int
@@ -189,19 +189,19 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The checkpoint under way is over here; no input is held. ``newer``: what took its place, or 0."""
+    """The checkpoint under way is over here; no input is held. ``newer``: what replaced it, or 0."""
 
     checkpoint_id: int
     newer: int = 0
 
 
-Outcome: TypeAlias = Hold | Cut | Stop | Closed | Drop
+Outcome: TypeAlias = Hold | Cut | StopRecording | RecordingDone | Drop
 
 
 class BarrierAligner:
     """The alignment of checkpoint barriers over a set of inputs.
 
-    Each method takes one fact and gives the outcomes, in the order in which they are to be carried out.
+    Each method takes one fact and returns the outcomes, in the order in which they are to be carried out.
     ``dead`` is the highest id aborted, subsumed or completed here: what comes for such an id has no effect.
     """
 
@@ -213,7 +213,7 @@ class BarrierAligner:
         self.dead = 0
 
     def turn(self, input_id: int, barrier: CheckpointBarrier) -> list[Outcome]:
-        """An aligned barrier has its turn on an input: all data ahead of it was processed."""
+        """An aligned barrier has its turn on an input: all data before it was processed."""
         if self._is_stale(barrier):
             return []
         dropped = self.subsume(barrier)
@@ -228,7 +228,7 @@ class BarrierAligner:
                 assert_never(never)
 
     def overtake(self, barrier: CheckpointBarrier, known: frozenset[int]) -> list[Outcome]:
-        """A barrier acts at receipt, ahead of data. ``known``: inputs with it, or their end, in the queue."""
+        """A barrier acts at receipt, before data. ``known``: inputs with it, or their end, in the queue."""
         if self._is_stale(barrier):
             return []
         dropped = self.subsume(barrier)
@@ -249,7 +249,7 @@ class BarrierAligner:
         return self.overtake(barrier, known) if known or is_aligning else []
 
     def end_received(self, input_id: int) -> list[Outcome]:
-        """An end was received: behind it there is nothing to record."""
+        """An end was received: after it there is nothing to record."""
         return self._close(frozenset((input_id,))) if isinstance(self.state, Recording) else []
 
     def ended(self, input_id: int) -> list[Outcome]:
@@ -300,7 +300,7 @@ class BarrierAligner:
     def _close(self, known: frozenset[int]) -> list[Outcome]:
         assert isinstance(self.state, Recording)
         barrier, missing = self.state.barrier, self.state.missing
-        stops: list[Outcome] = [Stop(input_id) for input_id in sorted(known & missing)]
+        stops: list[Outcome] = [StopRecording(input_id) for input_id in sorted(known & missing)]
         if not stops:
             return []
         if missing - known:
@@ -308,10 +308,10 @@ class BarrierAligner:
             return stops
         return [*stops, self._settle(barrier, min(known) if len(known) == 1 else None)]
 
-    def _settle(self, barrier: CheckpointBarrier, last_input: int | None) -> Closed:
+    def _settle(self, barrier: CheckpointBarrier, last_input: int | None) -> RecordingDone:
         self.state = Idle()
         self.dead = max(self.dead, barrier.checkpoint_id)
-        return Closed(barrier.checkpoint_id, last_input)
+        return RecordingDone(barrier.checkpoint_id, last_input)
 
     def _drop(self, barrier: CheckpointBarrier, newer: int = 0) -> list[Outcome]:
         self.state = Idle()

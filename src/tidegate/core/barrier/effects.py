@@ -1,7 +1,7 @@
-"""What the protocol of a subtask orders its shell to do. The order of effects in a list is a contract.
+"""What the protocol of a subtask tells its shell to do. The order of effects in a list is a contract.
 
 The shell performs one effect after another and is done with each before it hands in the next fact. At
-``Fire`` it flushes the chain, calls ``fired``, freezes, and only then performs what ``fired`` gave back.
+``Fire`` it flushes the chain, calls ``fired``, freezes, and only then performs what ``fired`` returned.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class UnalignedSnapshot(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Process(Generic[T]):
-    """Give this payload to the operator. ``size_bytes`` is what its sender gets back."""
+class ProcessEvent(Generic[T]):
+    """Hand this payload to the operator. ``size_bytes`` is what its sender gets back."""
 
     input_id: int
     payload: T
@@ -50,7 +50,7 @@ class Process(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class AdvanceWatermark:
-    """Event time of the whole fan-in has grown to this; ``IDLE``: none of its inputs is waited for."""
+    """Event time of the fan-in has grown to this; ``IDLE``: none of its inputs is waited for."""
 
     timestamp: int
 
@@ -80,7 +80,7 @@ class BarrierLeft(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotComplete(Generic[T]):
-    """The subtask's part is whole: acknowledge it once state and recordings are durable.
+    """The subtask's part is complete: acknowledge it once state and recordings are durable.
 
     Every recording is closed, and every output's barrier was handed to the transport. ``inputs`` and
     ``outputs`` hold only channels with something recorded. ``finished``: the subtask ended without having
@@ -116,8 +116,8 @@ class Forward:
     signal: ControlSignal
 
 
-Effect: TypeAlias = (
-    Process[Any]
+SubtaskEffect: TypeAlias = (
+    ProcessEvent[Any]
     | AdvanceWatermark
     | Fire
     | InputsRecorded[Any]

@@ -170,7 +170,7 @@ class CheckpointBarrierInjector:
     """Sits in a source's loop and says, between two batches, whether a barrier is due.
 
     ``dead_through`` is the highest id that is over already: nothing at or below it is ever emitted. With a
-    periodic interval ``allocate`` gives each barrier's id, from the same place as all other ids of the job.
+    periodic interval ``allocate`` returns each barrier's id, from the same counter as all other ids of the job.
     """
 
     __slots__ = (
@@ -240,7 +240,7 @@ class CheckpointBarrierInjector:
         )
 
     def abort(self, checkpoint_id: int) -> CheckpointAbortedError | None:
-        """Every id up to this one is dead. Gives an error when that drops the held barrier. Idempotent."""
+        """Every id up to this one is dead. Returns an error when that drops the held barrier. Idempotent."""
         if not 0 < checkpoint_id < U64_LIMIT:
             raise InvalidUseError(f"no such checkpoint id checkpoint_id={checkpoint_id}")
         self._mailbox.highest = max(self._mailbox.highest, checkpoint_id)
@@ -254,7 +254,7 @@ class CheckpointBarrierInjector:
         )
 
     def take_reports(self) -> list[InjectionReport]:
-        """What became of the commands that were not emitted, oldest first. Each is given once."""
+        """What became of the commands that were not emitted, oldest first. Each is returned once."""
         reports = list(self._reports)
         self._reports.clear()
         return reports

@@ -55,11 +55,11 @@ class InputChannel(Generic[T]):
         return self.end_received or self.barrier(checkpoint_id) is not None
 
     def start_recording(self, checkpoint_id: int, recording: ChannelRecording[T]) -> None:
-        """Record what is queued ahead of the id's barrier and take that one out; without it, everything."""
+        """Record what is queued before the id's barrier and take that one out; without it, everything."""
         self.recording = recording
-        for place, message in zip(range(len(self.queue) - 1, -1, -1), reversed(self.queue), strict=True):
+        for index, message in zip(range(len(self.queue) - 1, -1, -1), reversed(self.queue), strict=True):
             if isinstance(message, Barrier) and message.barrier.checkpoint_id == checkpoint_id:
-                recording.add_all(islice(self.queue, place))
-                del self.queue[place]
+                recording.add_all(islice(self.queue, index))
+                del self.queue[index]
                 return
         recording.add_all(self.queue)

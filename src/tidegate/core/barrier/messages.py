@@ -53,7 +53,7 @@ class CheckpointBarrier:
 
     @property
     def is_aligned(self) -> bool:
-        """True when this barrier keeps its place among the data."""
+        """True when this barrier keeps its position among the data."""
         return not self.flags & UNALIGNED_FLAG
 
     def as_unaligned(self) -> CheckpointBarrier:

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from tidegate.core.barrier.align import DEFAULT_CONFIG, UnalignedCheckpointConfig, as_aligned
-from tidegate.core.barrier.effects import BarrierLeft, CheckpointFailed, Effect, InFlightChannelData
+from tidegate.core.barrier.effects import BarrierLeft, CheckpointFailed, InFlightChannelData, SubtaskEffect
 from tidegate.core.barrier.messages import Barrier, CheckpointBarrier, End, Event, StreamMessage
 from tidegate.core.barrier.record import ChannelRecording
 from tidegate.errors import ProtocolError
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class OutputQueue(Generic[T]):
-    """The queue of one output. ``aligned_only``: barriers never leave their place in it."""
+    """The queue of one output. ``aligned_only``: barriers never leave their position in it."""
 
     __slots__ = (
         "_aligned_only",
@@ -82,7 +82,7 @@ class OutputQueue(Generic[T]):
             self._ended = self._end_queued = True
         self._queue.append(message)
 
-    def place(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def enqueue(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         """Put a barrier on this output: at the head if flagged or past its deadline, else at the tail."""
         self._overtaken = _nothing(self.output_id)
         is_urgent = barrier.is_unaligned or barrier.checkpoint_id <= self._overdue
@@ -94,8 +94,8 @@ class OutputQueue(Generic[T]):
         self._queue.append(Barrier(self._waiting))
         return []
 
-    def deadline(self, checkpoint_id: int) -> list[Effect]:
-        """The id's deadline passed: its barrier goes to the head, now or when it is placed. Idempotent."""
+    def deadline(self, checkpoint_id: int) -> list[SubtaskEffect]:
+        """The id's deadline passed: its barrier goes to the head, now or when it is enqueued. Idempotent."""
         self._overdue = max(self._overdue, checkpoint_id)
         barrier = self._waiting
         if barrier is None or barrier.checkpoint_id != checkpoint_id or checkpoint_id <= self._dead:
@@ -104,7 +104,7 @@ class OutputQueue(Generic[T]):
             return []
         return self._to_head(barrier.as_unaligned(), self._queue.index(Barrier(barrier)))
 
-    def abort(self, checkpoint_id: int) -> list[Effect]:
+    def abort(self, checkpoint_id: int) -> list[SubtaskEffect]:
         """Forget what this id and those below recorded, and promote them no more. Idempotent.
 
         A waiting barrier stays in line: a receiver that has not heard of the abort may be waiting for it.
@@ -118,7 +118,7 @@ class OutputQueue(Generic[T]):
         """What goes next. A flagged barrier needs no credit."""
         return self._queue[0] if self._queue else None
 
-    def take(self) -> tuple[StreamMessage[T], list[Effect]]:
+    def take(self) -> tuple[StreamMessage[T], list[SubtaskEffect]]:
         """The head was handed to the transport."""
         if not self._queue:
             raise ProtocolError(f"nothing to take output={self.output_id}")
@@ -131,7 +131,7 @@ class OutputQueue(Generic[T]):
             return message, self._left(message.barrier)
         return message, []
 
-    def _left(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def _left(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         if barrier != self._waiting:
             return []
         overtaken, self._overtaken, self._waiting = self._overtaken, _nothing(self.output_id), None
@@ -139,16 +139,16 @@ class OutputQueue(Generic[T]):
             return []
         return [BarrierLeft(self.output_id, barrier.checkpoint_id, overtaken)]
 
-    def _to_head(self, barrier: CheckpointBarrier, place: int) -> list[Effect]:
-        """Move the barrier over the first ``place`` messages. Older barriers among them are over: they go."""
+    def _to_head(self, barrier: CheckpointBarrier, index: int) -> list[SubtaskEffect]:
+        """Move the barrier over the first ``index`` messages. Older barriers among them are over: they go."""
         queue = list(self._queue)
-        ahead = [message for message in queue[:place] if not isinstance(message, Barrier)]
-        behind = queue[place + 1 :] if place < len(queue) else []
-        self._queue = deque([Barrier(barrier), *ahead, *behind])
+        before = [message for message in queue[:index] if not isinstance(message, Barrier)]
+        after = queue[index + 1 :] if index < len(queue) else []
+        self._queue = deque([Barrier(barrier), *before, *after])
         self._waiting = barrier
-        return self._record(barrier.checkpoint_id, ahead)
+        return self._record(barrier.checkpoint_id, before)
 
-    def _record(self, checkpoint_id: int, passed: list[StreamMessage[T]]) -> list[Effect]:
+    def _record(self, checkpoint_id: int, passed: list[StreamMessage[T]]) -> list[SubtaskEffect]:
         channel = f"output {self.output_id}"
         recording = ChannelRecording[T](channel, self._config.max_inflight_buffer_bytes)
         recording.add_all(passed)

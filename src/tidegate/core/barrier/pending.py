@@ -13,12 +13,12 @@ T = TypeVar("T")
 class PendingSnapshot(Generic[T]):
     """What was recorded so far, and the outputs that still hold its barrier."""
 
-    __slots__ = ("barrier", "finished", "inputs", "outputs", "overtook", "placed", "waiting")
+    __slots__ = ("barrier", "enqueued", "finished", "inputs", "outputs", "overtook", "waiting")
 
     def __init__(self, barrier: CheckpointBarrier, *, finished: bool = False) -> None:
         self.barrier = barrier
         self.finished = finished
-        self.placed = finished
+        self.enqueued = finished
         self.overtook = False
         self.waiting: set[int] = set()
         self.inputs: UnalignedSnapshot[T] | None = None
@@ -30,9 +30,9 @@ class PendingSnapshot(Generic[T]):
         return self.barrier.checkpoint_id
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True when nothing is left to record and every barrier is on its way."""
-        return self.placed and not self.waiting and (self.finished or self.inputs is not None)
+        return self.enqueued and not self.waiting and (self.finished or self.inputs is not None)
 
     def complete(self, output_bytes: int) -> SnapshotComplete[T]:
         """The effect that hands this snapshot out."""

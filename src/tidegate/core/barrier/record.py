@@ -36,7 +36,7 @@ class ChannelRecording(Generic[T]):
         self.messages.append(message)
 
     def add_all(self, messages: Iterable[StreamMessage[T]]) -> None:
-        """Take the data among the messages. A whole queue is taken at the cut, so this must be quick."""
+        """Take the data among the messages. A complete queue is taken at the cut, so this must be quick."""
         data = [message for message in messages if type(message) is Event or type(message) is Watermark]
         self.messages += data
         self.size_bytes += sum([m.size_bytes if type(m) is Event else WATERMARK_BYTES for m in data])

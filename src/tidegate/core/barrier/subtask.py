@@ -1,4 +1,4 @@
-"""The whole protocol of one subtask: where its cut is, and when its part of a checkpoint is whole.
+"""The protocol of one subtask: where its cut is, and when its part of a checkpoint is complete.
 
 A subtask with inputs cuts where its fan-in says; a source cuts where its command finds it. The shell hands in
 facts and performs effects; it decides nothing. Order is explained in ``effects``.
@@ -13,10 +13,10 @@ from tidegate.core.barrier.align import DEFAULT_CONFIG, UnalignedCheckpointConfi
 from tidegate.core.barrier.effects import (
     BarrierLeft,
     CheckpointFailed,
-    Effect,
     Fire,
     InputsRecorded,
-    Process,
+    ProcessEvent,
+    SubtaskEffect,
     UnalignedSnapshot,
     aborted,
 )
@@ -93,7 +93,7 @@ class Subtask(Generic[T]):
 
     @property
     def pending(self) -> int:
-        """The id of the snapshot that is not whole yet; 0 when there is none."""
+        """The id of the snapshot that is not complete yet; 0 when there is none."""
         return 0 if self._snapshot is None else self._snapshot.checkpoint_id
 
     def finished_without(self, checkpoint_id: int) -> bool:
@@ -112,29 +112,29 @@ class Subtask(Generic[T]):
 
     # -- data ------------------------------------------------------------------------------------------------
 
-    def receive(self, input_id: int, message: StreamMessage[T]) -> list[Effect]:
+    def receive(self, input_id: int, message: StreamMessage[T]) -> list[SubtaskEffect]:
         """The network brought a message. A finished subtask needs nothing more: it is dropped."""
         if self._finished:
             return []
         effects = self._inputs().receive(input_id, message)
         return self._absorb(effects) if effects else []
 
-    def poll(self) -> list[Effect]:
-        """Give one input message its turn."""
+    def poll(self) -> list[SubtaskEffect]:
+        """ProcessEvent one input message."""
         if self._firing:
             raise ProtocolError(f"call fired first checkpoint_id={self.pending}")
         if self._fan_in is None or self._finished:
             return []
         effects = self._fan_in.poll()
-        if len(effects) == 1 and type(effects[0]) is Process:
+        if len(effects) == 1 and type(effects[0]) is ProcessEvent:
             return effects
         return self._absorb(effects)
 
     def emit(self, output_id: int, message: StreamMessage[T]) -> None:
-        """Queue what the operator gave for this output."""
+        """Queue what the operator emitted for this output."""
         self.outputs[output_id].put(message)
 
-    def taken(self, output_id: int) -> tuple[StreamMessage[T], list[Effect]]:
+    def taken(self, output_id: int) -> tuple[StreamMessage[T], list[SubtaskEffect]]:
         """The head of this output was handed to the transport."""
         message, effects = self.outputs[output_id].take()
         if effects:
@@ -144,7 +144,7 @@ class Subtask(Generic[T]):
             return message, self._complete()
         return message, []
 
-    def finish(self) -> list[Effect]:
+    def finish(self) -> list[SubtaskEffect]:
         """All is read and processed: the end goes to every output. Idempotent."""
         if not self._finished:
             self._finished = True
@@ -152,26 +152,26 @@ class Subtask(Generic[T]):
                 output.put(End())
         return self._settle()
 
-    def idle(self, input_id: int, is_idle: bool) -> list[Effect]:
+    def idle(self, input_id: int, is_idle: bool) -> list[SubtaskEffect]:
         """An idle input does not hold back the watermark."""
         return self._absorb(self._inputs().idle(input_id, is_idle))
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def started(self, checkpoint_id: int, *, epoch: Epoch = NO_EPOCH, aligned: bool = False) -> list[Effect]:
-        """A checkpoint was triggered. It comes ahead of the id's command, deadline and abort."""
+    def started(self, checkpoint_id: int, *, epoch: Epoch = NO_EPOCH, aligned: bool = False) -> list[SubtaskEffect]:
+        """A checkpoint was triggered. It comes before the id's command, deadline and abort."""
         if checkpoint_id <= max(self._dead, self._wanted()):
             return []
         barrier = CheckpointBarrier(checkpoint_id, epoch)
         self._started = as_pinned(barrier) if aligned else barrier
         if self._config.force_unaligned and not aligned:
             self._overdue = max(self._overdue, checkpoint_id)
-        effects: list[Effect] = []
+        effects: list[SubtaskEffect] = []
         if self._fan_in is not None and not self._finished:
             effects = self._absorb(self._fan_in.started(checkpoint_id, epoch=epoch, aligned=aligned))
         return effects + self._settle()
 
-    def inject(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def inject(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         """A source is told to emit this barrier. A command for a dead or fired id changes nothing."""
         if self._fan_in is not None:
             raise ProtocolError(f"only a source emits on command checkpoint_id={barrier.checkpoint_id}")
@@ -183,22 +183,22 @@ class Subtask(Generic[T]):
             return self._settle()
         return self._cut_here(barrier)
 
-    def deadline(self, checkpoint_id: int) -> list[Effect]:
+    def deadline(self, checkpoint_id: int) -> list[SubtaskEffect]:
         """The id's alignment deadline passed: what waits is pulled forward or promoted. Idempotent."""
         started = self._started
         if checkpoint_id <= self._dead or (started is not None and self._is_pinned(checkpoint_id, started)):
             return []
         self._overdue = max(self._overdue, checkpoint_id)
-        effects: list[Effect] = []
+        effects: list[SubtaskEffect] = []
         if self._fan_in is not None and not self._finished:
             effects = self._absorb(self._fan_in.deadline(checkpoint_id))
         for output in self.outputs.values():
             effects += self._absorb(output.deadline(checkpoint_id))
         return effects + self._settle()
 
-    def abort(self, checkpoint_id: int, reason: str = "") -> list[Effect]:
+    def abort(self, checkpoint_id: int, reason: str = "") -> list[SubtaskEffect]:
         """This id and all below are over. Idempotent."""
-        effects: list[Effect] = []
+        effects: list[SubtaskEffect] = []
         if self._fan_in is not None:
             effects = self._absorb(self._fan_in.abort(checkpoint_id, reason))
         if 0 < self.pending <= checkpoint_id:
@@ -206,17 +206,17 @@ class Subtask(Generic[T]):
         self._bury(checkpoint_id)
         return effects
 
-    def fired(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def fired(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         """The chain was flushed: the barrier goes onto every output. The shell freezes right after this."""
         snapshot = self._snapshot
         if snapshot is None or not self._firing or snapshot.barrier != barrier:
             raise ProtocolError(f"no such snapshot is due checkpoint_id={barrier.checkpoint_id}")
         self._firing = False
-        snapshot.placed = True
+        snapshot.enqueued = True
         snapshot.waiting = set(self.outputs)
-        effects: list[Effect] = []
+        effects: list[SubtaskEffect] = []
         for output in self.outputs.values():
-            effects += self._absorb(output.place(barrier))
+            effects += self._absorb(output.enqueue(barrier))
         return effects + self._complete()
 
     # -- inside ----------------------------------------------------------------------------------------------
@@ -238,9 +238,9 @@ class Subtask(Generic[T]):
         is_overdue = barrier.checkpoint_id <= self._overdue
         return barrier.as_unaligned() if is_overdue or self._config.force_unaligned else barrier
 
-    def _absorb(self, effects: Iterable[Effect]) -> list[Effect]:
+    def _absorb(self, effects: Iterable[SubtaskEffect]) -> list[SubtaskEffect]:
         """Keep what only the subtask needs to know, and pass on the rest."""
-        result: list[Effect] = []
+        result: list[SubtaskEffect] = []
         for effect in effects:
             match effect:
                 case Fire(barrier):
@@ -259,22 +259,22 @@ class Subtask(Generic[T]):
                     result.append(effect)
         return result
 
-    def _begin(self, snapshot: PendingSnapshot[T]) -> list[Effect]:
-        """A newer snapshot takes the place of one that is not whole: that one is over everywhere."""
+    def _begin(self, snapshot: PendingSnapshot[T]) -> list[SubtaskEffect]:
+        """A newer snapshot replaces one that is not complete: that one is over everywhere."""
         older = self.pending
         effects = self._absorb([aborted(older, "subsumed by a newer one")]) if older else []
         self._snapshot = snapshot
         self._output_bytes = 0
         return effects
 
-    def _inputs_recorded(self, recorded: UnalignedSnapshot[T]) -> list[Effect]:
+    def _inputs_recorded(self, recorded: UnalignedSnapshot[T]) -> list[SubtaskEffect]:
         assert self._snapshot is not None
         self._snapshot.inputs = recorded
         return self._complete()
 
     def _barrier_left(
         self, output_id: int, checkpoint_id: int, events: tuple[StreamMessage[T], ...], size_bytes: int
-    ) -> list[Effect]:
+    ) -> list[SubtaskEffect]:
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.checkpoint_id == checkpoint_id
         snapshot.waiting.discard(output_id)
@@ -284,16 +284,16 @@ class Subtask(Generic[T]):
             self._output_bytes += size_bytes
         return self._complete()
 
-    def _complete(self) -> list[Effect]:
+    def _complete(self) -> list[SubtaskEffect]:
         snapshot = self._snapshot
-        if snapshot is None or not snapshot.is_whole:
+        if snapshot is None or not snapshot.is_complete:
             return []
         effect = snapshot.complete(self._output_bytes)
         self._bury(snapshot.checkpoint_id)
         return [effect]
 
     def _bury(self, checkpoint_id: int) -> None:
-        """The id is over here, whole or not: nothing that comes for it has an effect."""
+        """The id is over here, complete or not: nothing that comes for it has an effect."""
         self._dead = max(self._dead, checkpoint_id)
         for output in self.outputs.values():
             output.abort(checkpoint_id)
@@ -308,7 +308,7 @@ class Subtask(Generic[T]):
         started = 0 if self._started is None else self._started.checkpoint_id
         return started if started > max(self._dead, self._fired) else 0
 
-    def _settle(self) -> list[Effect]:
+    def _settle(self) -> list[SubtaskEffect]:
         """The part in a checkpoint, not fired here, of a subtask whose inputs have all ended."""
         barrier = self._started
         if barrier is None or not self._wanted() or not self.ended:
@@ -319,15 +319,15 @@ class Subtask(Generic[T]):
             return self._settle_finished(barrier, is_urgent)
         return self._cut_here(barrier.as_unaligned()) if is_urgent else []
 
-    def _cut_here(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def _cut_here(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         """Cut with nothing to record: a source where its command finds it, and a subtask that has read
-        everything and is still giving, because what it waits for may take longer than the deadline allows."""
+        everything and is still emitting, because what it waits for may take longer than the deadline allows."""
         return self._absorb([Fire(barrier), InputsRecorded(UnalignedSnapshot(barrier, (), 0, False))])
 
-    def _settle_finished(self, barrier: CheckpointBarrier, is_urgent: bool) -> list[Effect]:
-        """It is whole when on each output the end has left, or a flagged barrier in its stead: until then data
+    def _settle_finished(self, barrier: CheckpointBarrier, is_urgent: bool) -> list[SubtaskEffect]:
+        """It is complete when on each output the end has left, or a flagged barrier in its stead: until then data
         is queued here that belongs to nobody's recording."""
-        effects: list[Effect] = []
+        effects: list[SubtaskEffect] = []
         if self.pending != barrier.checkpoint_id:
             effects = self._begin(PendingSnapshot(barrier, finished=True))
             assert self._snapshot is not None
@@ -336,14 +336,14 @@ class Subtask(Generic[T]):
             effects += self._promote_ends(barrier.as_unaligned())
         return effects + self._complete()
 
-    def _promote_ends(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def _promote_ends(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         snapshot = self._snapshot
         if snapshot is None or snapshot.overtook:
             return []
         snapshot.overtook = True
-        effects: list[Effect] = []
+        effects: list[SubtaskEffect] = []
         for output_id in sorted(snapshot.waiting):
             output = self.outputs[output_id]
             if output.can_overtake(barrier):
-                effects += self._absorb(output.place(barrier))
+                effects += self._absorb(output.enqueue(barrier))
         return effects

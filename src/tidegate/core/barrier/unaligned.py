@@ -16,7 +16,6 @@ from tidegate.core.barrier.align import (
     DEFAULT_CONFIG,
     Aligning,
     BarrierAligner,
-    Closed,
     Complete,
     Cut,
     Drop,
@@ -24,18 +23,19 @@ from tidegate.core.barrier.align import (
     KeyAligner,
     Outcome,
     Recording,
-    Stop,
+    RecordingDone,
+    StopRecording,
     UnalignedCheckpointConfig,
     Waiting,
 )
 from tidegate.core.barrier.effects import (
     CheckpointFailed,
-    Effect,
     Ended,
     Fire,
     Forward,
     InputsRecorded,
-    Process,
+    ProcessEvent,
+    SubtaskEffect,
     aborted,
 )
 from tidegate.core.barrier.input import InputChannel
@@ -70,9 +70,9 @@ class UnalignedCheckpointMetrics:
 
 
 class UnalignedCheckpointer(Generic[T]):
-    """A fan-in. Facts come in through the methods; each gives the effects in the order to perform them.
+    """A fan-in. Facts come in through the methods; each returns the effects in the order to perform them.
 
-    Nothing blocks. ``receive`` takes what the network brought, at once; ``poll`` gives one message its turn,
+    Nothing blocks. ``receive`` takes what the network brought, at once; ``poll`` processes one message,
     round robin over the inputs that may be read. A held input keeps its data queued; the sender's credit
     bounds that.
     """
@@ -142,7 +142,7 @@ class UnalignedCheckpointer(Generic[T]):
 
     # -- facts -----------------------------------------------------------------------------------------------
 
-    def receive(self, input_id: int, message: StreamMessage[T]) -> list[Effect]:
+    def receive(self, input_id: int, message: StreamMessage[T]) -> list[SubtaskEffect]:
         """The network brought a message. It is queued; what acts at receipt acts now."""
         channel = self._channels.get(input_id)
         if channel is None or channel.end_received:
@@ -156,8 +156,8 @@ class UnalignedCheckpointer(Generic[T]):
         self._enqueue(channel, message)
         return self._receive_end(channel) if kind is End else []
 
-    def poll(self) -> list[Effect]:
-        """Give one message its turn. ``[]``: nothing can run, or the message asks for nothing."""
+    def poll(self) -> list[SubtaskEffect]:
+        """Process one message. ``[]``: nothing can run, or the message asks for nothing."""
         if not self._ready:
             return []
         channel = self._ready.popleft()
@@ -165,10 +165,10 @@ class UnalignedCheckpointer(Generic[T]):
         if isinstance(message, Event):
             if channel.queue:
                 self._ready.append(channel)
-            return [Process(channel.input_id, message.payload, message.size_bytes)]
+            return [ProcessEvent(channel.input_id, message.payload, message.size_bytes)]
         return self._turn(channel, message)
 
-    def started(self, checkpoint_id: int, *, epoch: Epoch = NO_EPOCH, aligned: bool = False) -> list[Effect]:
+    def started(self, checkpoint_id: int, *, epoch: Epoch = NO_EPOCH, aligned: bool = False) -> list[SubtaskEffect]:
         """A checkpoint was triggered somewhere. ``aligned``: it must never overtake data (a savepoint)."""
         if checkpoint_id <= self._aligner.dead:
             return []
@@ -177,7 +177,7 @@ class UnalignedCheckpointer(Generic[T]):
             self._pinned = checkpoint_id
         return self.deadline(checkpoint_id) if self._config.force_unaligned else []
 
-    def deadline(self, checkpoint_id: int) -> list[Effect]:
+    def deadline(self, checkpoint_id: int) -> list[SubtaskEffect]:
         """The id's alignment deadline passed: its known barriers and ends are pulled forward. Idempotent."""
         if not self._may_overtake or checkpoint_id == self._pinned:
             return []
@@ -188,11 +188,11 @@ class UnalignedCheckpointer(Generic[T]):
         self._by_deadline = not self._config.force_unaligned
         return self._perform(self._aligner.deadline(barrier, self._known(checkpoint_id)))
 
-    def abort(self, checkpoint_id: int, reason: str = "") -> list[Effect]:
+    def abort(self, checkpoint_id: int, reason: str = "") -> list[SubtaskEffect]:
         """This id and all below are over. Idempotent."""
         return self._perform(self._aligner.abort(checkpoint_id), reason)
 
-    def idle(self, input_id: int, is_idle: bool) -> list[Effect]:
+    def idle(self, input_id: int, is_idle: bool) -> list[SubtaskEffect]:
         """An idle input does not hold back the watermark."""
         self._channels[input_id].idle = is_idle
         return self._time.advance()
@@ -204,17 +204,17 @@ class UnalignedCheckpointer(Generic[T]):
         if len(channel.queue) == 1 and not (channel.held or channel.held_by_control):
             self._ready.append(channel)
 
-    def _recorded(self, recording: ChannelRecording[T], message: StreamMessage[T]) -> list[Effect]:
+    def _recorded(self, recording: ChannelRecording[T], message: StreamMessage[T]) -> list[SubtaskEffect]:
         recording.add(message)
         excess = recording.excess(self._record.checkpoint_id)
         return [] if excess is None else [self._fail(excess)]
 
-    def _receive_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[Effect]:
+    def _receive_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[SubtaskEffect]:
         barrier, state = message.barrier, self._aligner.state
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id <= self._aligner.dead:
             return []
-        effects: list[Effect] = []
+        effects: list[SubtaskEffect] = []
         if isinstance(state, Recording):
             if checkpoint_id <= state.barrier.checkpoint_id:
                 return self._perform(self._aligner.overtake(barrier, frozenset((channel.input_id,))))
@@ -225,7 +225,7 @@ class UnalignedCheckpointer(Generic[T]):
         self._enqueue(channel, message)
         return [*effects, *self._overtake(barrier)] if self._acts_at_receipt(barrier) else effects
 
-    def _receive_end(self, channel: InputChannel[T]) -> list[Effect]:
+    def _receive_end(self, channel: InputChannel[T]) -> list[SubtaskEffect]:
         channel.end_received = True
         effects = self._perform(self._aligner.end_received(channel.input_id))
         if self._started is not None and self._acts_at_receipt(self._started):
@@ -240,7 +240,7 @@ class UnalignedCheckpointer(Generic[T]):
     def _stays_aligned(self, barrier: CheckpointBarrier) -> bool:
         return not self._may_overtake or barrier.checkpoint_id == self._pinned or self._config.keeps_aligned(barrier)
 
-    def _overtake(self, barrier: CheckpointBarrier) -> list[Effect]:
+    def _overtake(self, barrier: CheckpointBarrier) -> list[SubtaskEffect]:
         self._by_deadline = barrier.is_aligned and not self._config.force_unaligned
         return self._perform(self._aligner.overtake(barrier, self._known(barrier.checkpoint_id)))
 
@@ -260,9 +260,9 @@ class UnalignedCheckpointer(Generic[T]):
 
     # -- turns -----------------------------------------------------------------------------------------------
 
-    def _turn(self, channel: InputChannel[T], message: StreamMessage[T]) -> list[Effect]:
+    def _turn(self, channel: InputChannel[T], message: StreamMessage[T]) -> list[SubtaskEffect]:
         """Anything but an event has its turn. The channel is not in ``_ready`` meanwhile."""
-        effects: list[Effect]
+        effects: list[SubtaskEffect]
         match message:
             case Watermark(timestamp):
                 effects = self._time.turn(channel, timestamp)
@@ -277,17 +277,17 @@ class UnalignedCheckpointer(Generic[T]):
         self._refresh()
         return effects
 
-    def _turn_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[Effect]:
+    def _turn_barrier(self, channel: InputChannel[T], message: Barrier[T]) -> list[SubtaskEffect]:
         if not self._acts_at_receipt(message.barrier):
             return self._perform(self._aligner.turn(channel.input_id, message.barrier))
-        # It became overdue by a later id's deadline. Back in its place it is found like any queued barrier.
+        # It became overdue by a later id's deadline. Back in the queue it is found like any queued barrier.
         channel.queue.appendleft(message)
         effects = self._overtake(message.barrier)
         if channel.queue and channel.queue[0] is message:
             channel.queue.popleft()
         return effects
 
-    def _turn_control(self, channel: InputChannel[T], message: Control[T]) -> list[Effect]:
+    def _turn_control(self, channel: InputChannel[T], message: Control[T]) -> list[SubtaskEffect]:
         signal = message.signal
         try:
             if not signal.is_barrier:  # passed on per input it would multiply
@@ -301,7 +301,7 @@ class UnalignedCheckpointer(Generic[T]):
         channel.held_by_control = True
         return self._answer(answer)
 
-    def _answer(self, answer: Waiting | Complete | None) -> list[Effect]:
+    def _answer(self, answer: Waiting | Complete | None) -> list[SubtaskEffect]:
         if not isinstance(answer, Complete):
             return []
         assert self._signal is not None
@@ -309,7 +309,7 @@ class UnalignedCheckpointer(Generic[T]):
             channel.held_by_control = False
         return [Forward(self._signal)]
 
-    def _turn_end(self, channel: InputChannel[T]) -> list[Effect]:
+    def _turn_end(self, channel: InputChannel[T]) -> list[SubtaskEffect]:
         del self._open[channel.input_id]
         effects = self._time.ended()
         effects += self._perform(self._aligner.ended(channel.input_id))
@@ -327,8 +327,8 @@ class UnalignedCheckpointer(Generic[T]):
 
     # -- outcomes of the alignment ---------------------------------------------------------------------------
 
-    def _perform(self, outcomes: Iterable[Outcome], reason: str = "") -> list[Effect]:
-        effects: list[Effect] = []
+    def _perform(self, outcomes: Iterable[Outcome], reason: str = "") -> list[SubtaskEffect]:
+        effects: list[SubtaskEffect] = []
         for outcome in outcomes:
             match outcome:
                 case Hold(input_id):
@@ -337,9 +337,9 @@ class UnalignedCheckpointer(Generic[T]):
                     effects.append(self._cut(barrier, record))
                     if isinstance(effects[-1], CheckpointFailed):
                         break
-                case Stop(input_id):
+                case StopRecording(input_id):
                     self._channels[input_id].recording = None
-                case Closed(_, last_input):
+                case RecordingDone(_, last_input):
                     effects.append(InputsRecorded(self._record.close(last_input)))
                 case Drop(checkpoint_id, newer):
                     self._let_go()

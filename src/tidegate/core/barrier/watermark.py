@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.core.barrier.effects import AdvanceWatermark, Effect
+from tidegate.core.barrier.effects import AdvanceWatermark, SubtaskEffect
 from tidegate.core.barrier.input import BEGINNING_OF_TIME, InputChannel
 from tidegate.core.barrier.messages import AWAKE, IDLE
 
@@ -19,7 +19,7 @@ class MergedWatermark:
         self._inputs = inputs
         self.watermark = BEGINNING_OF_TIME
 
-    def turn(self, channel: InputChannel[Any], timestamp: int) -> list[Effect]:
+    def turn(self, channel: InputChannel[Any], timestamp: int) -> list[SubtaskEffect]:
         """An input's watermark had its turn. When no input counts any more, this fan-in is idle itself and says so."""
         was_idle = self._is_idle()
         channel.idle = timestamp == IDLE
@@ -29,11 +29,11 @@ class MergedWatermark:
             return effects if was_idle else [AdvanceWatermark(IDLE)]
         return effects or ([AdvanceWatermark(max(self.watermark, AWAKE))] if was_idle else [])
 
-    def ended(self) -> list[Effect]:
+    def ended(self) -> list[SubtaskEffect]:
         """An input has ended: it holds nothing back any more."""
         return self.advance() or ([AdvanceWatermark(IDLE)] if self._is_idle() else [])
 
-    def advance(self) -> list[Effect]:
+    def advance(self) -> list[SubtaskEffect]:
         """Go on to where the slowest input is, if that is further."""
         lowest = min((c.watermark for c in self._inputs.values() if not c.idle), default=self.watermark)
         if lowest <= self.watermark:

@@ -1,1 +1,1 @@
-"""The coordinator: attempts, leadership, manifests, publishing. Facts in, orders out."""
+"""The coordinator: attempts, leadership, manifests, publishing. Events in, effects out."""

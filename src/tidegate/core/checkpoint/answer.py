@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from tidegate.core.checkpoint.orders import CheckpointAborted, Effect, SetTimer
+from tidegate.core.checkpoint.effects import CheckpointAborted, CoordinatorEffect, SetTimer
 
 STORY_LENGTH = 50
 
@@ -16,7 +16,7 @@ class EffectCollector:
     __slots__ = ("_given", "_story", "_timer")
 
     def __init__(self) -> None:
-        self._given: list[Effect] = []
+        self._given: list[CoordinatorEffect] = []
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self._timer: int | None = None
 
@@ -30,18 +30,18 @@ class EffectCollector:
         self._story.append(f"{now_ms} {event!r:.300}")
         self._given = []
 
-    def give(self, *effects: Effect | None) -> None:
+    def give(self, *effects: CoordinatorEffect | None) -> None:
         """These come next; ``None`` is nothing."""
         self.give_all(effect for effect in effects if effect is not None)
 
-    def give_all(self, effects: Iterable[Effect]) -> None:
+    def give_all(self, effects: Iterable[CoordinatorEffect]) -> None:
         """These come next. An aborted checkpoint carries the story that led to it."""
         for effect in effects:
             if isinstance(effect, CheckpointAborted):
                 effect.error.story = self.story
             self._given.append(effect)
 
-    def close(self, now_ms: int, deadlines: Iterable[int | None]) -> list[Effect]:
+    def close(self, now_ms: int, deadlines: Iterable[int | None]) -> list[CoordinatorEffect]:
         """All that was given, and the timer for the first of the deadlines if that is another one than before."""
         at_ms = min((deadline for deadline in deadlines if deadline is not None), default=None)
         if self._timer is not None and now_ms >= self._timer:

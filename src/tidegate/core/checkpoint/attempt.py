@@ -1,7 +1,7 @@
 """One attempt at a checkpoint: its phases, who has reported, its deadlines, and the manifest that comes of
 it.
 
-It gives no orders and does not know the log; the coordinator does. Time comes in as an argument.
+It emits no effects and does not know the log; the coordinator does. Time comes in as an argument.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class CheckpointAttempt:
         return min(times)
 
     def overdue(self, config: DistributedCheckpointConfig, now_ms: int) -> Overdue:
-        """What the time demands. A checkpoint is never given up once its put is under way."""
+        """What the time demands. A checkpoint is never aborted once its put is under way."""
         if not self.can_abort:
             return None
         age_ms = now_ms - self.started_ms
@@ -249,7 +249,7 @@ def assemble(
 
 
 def uuid7(wall_ms: int, seed: str) -> str:
-    """A version 7 UUID of this time. The same seed gives the same random part, so seeds must not repeat."""
+    """A version 7 UUID of this time. The same seed makes the same random part, so seeds must not repeat."""
     noise = int.from_bytes(sha256(seed.encode()).digest()[:10], "big")
     value = (wall_ms & ((1 << 48) - 1)) << 80 | 7 << 76 | (noise >> 62 & 0xFFF) << 64 | 2 << 62 | noise & ((1 << 62) - 1)
     text = f"{value:032x}"

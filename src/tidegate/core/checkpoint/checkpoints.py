@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from tidegate.core.checkpoint import command, events, orders
+from tidegate.core.checkpoint import command, events
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint.attempt import CheckpointAttempt, CheckpointPhase, Expired, Promote, assemble
 from tidegate.core.checkpoint.gang import Gang
 from tidegate.core.checkpoint.leadership import Leadership
@@ -88,7 +89,7 @@ class Checkpoints:
             return self._schedule.retry_due_ms
         return now_ms if self.requests else self._schedule.due_ms
 
-    def trigger(self, now_ms: int, wall_ms: int) -> list[orders.Effect]:
+    def trigger(self, now_ms: int, wall_ms: int) -> list[do.CoordinatorEffect]:
         """Start one. It is the final one when every node is drained."""
         log, final = self._leadership.log, self._gang.is_drained
         savepoint, served = self.requests.serve(final=final)
@@ -113,13 +114,13 @@ class Checkpoints:
         self._schedule = self._schedule.triggered(now_ms)
         return command.start(self.attempt, self._leadership.stamp(), self._config)
 
-    def watch(self, now_ms: int) -> list[orders.Effect]:
+    def watch(self, now_ms: int) -> list[do.CoordinatorEffect]:
         """Do what the deadlines demand."""
         again = self.notices.retry(self._leadership.stamp(), now_ms) if self.notices.deadline_ms() is not None else []
         self._metrics.commit_notice_retries += len(again)
         return [*again, *self._watch_attempt(now_ms)]
 
-    def _watch_attempt(self, now_ms: int) -> list[orders.Effect]:
+    def _watch_attempt(self, now_ms: int) -> list[do.CoordinatorEffect]:
         attempt = self.attempt
         overdue = attempt.overdue(self._config, now_ms) if attempt else None
         if attempt and isinstance(overdue, Expired):
@@ -137,7 +138,7 @@ class Checkpoints:
 
     # -- what nodes say, and who cancels
 
-    def handle(self, event: CheckpointEvent, now_ms: int, wall_ms: int) -> list[orders.Effect]:
+    def handle(self, event: CheckpointEvent, now_ms: int, wall_ms: int) -> list[do.CoordinatorEffect]:
         """A fact about the attempt under way."""
         match event:
             case events.InjectionAcked():
@@ -165,7 +166,7 @@ class Checkpoints:
             raise ProtocolError(f"not a node of this checkpoint node={node} nodes={sorted(attempt.nodes)}")
         return attempt
 
-    def _injection_acked(self, event: events.InjectionAcked, now_ms: int) -> list[orders.Effect]:
+    def _injection_acked(self, event: events.InjectionAcked, now_ms: int) -> list[do.CoordinatorEffect]:
         attempt = self._live(event.node, event.gang, event.term, event.checkpoint_id)
         if attempt is None:
             return []
@@ -177,7 +178,7 @@ class Checkpoints:
         attempt.injection_acked(event.node, now_ms)
         return []
 
-    def _prepared(self, ack: PrepareAck, now_ms: int, wall_ms: int) -> list[orders.Effect]:
+    def _prepared(self, ack: PrepareAck, now_ms: int, wall_ms: int) -> list[do.CoordinatorEffect]:
         """The last report has the manifest put."""
         attempt = self._live(ack.node, ack.gang, ack.term, ack.checkpoint_id)
         if attempt is None:
@@ -190,7 +191,7 @@ class Checkpoints:
             return []
         return [] if attempt.missing else self._commit(attempt, now_ms, wall_ms)
 
-    def _declined(self, event: events.NodeDeclined, now_ms: int) -> list[orders.Effect]:
+    def _declined(self, event: events.NodeDeclined, now_ms: int) -> list[do.CoordinatorEffect]:
         term = CheckpointId(event.checkpoint_id).term
         attempt = self._live(event.node, event.gang, term, event.checkpoint_id)
         if attempt is None or not attempt.can_abort:
@@ -199,7 +200,7 @@ class Checkpoints:
         kind = BarrierInjectionFailed if injecting else NodeRejected
         return self._failed(attempt, kind, event.node, f"cannot take part: {event.reason}", now_ms)
 
-    def _commit_acked(self, event: events.CommitAcked) -> list[orders.Effect]:
+    def _commit_acked(self, event: events.CommitAcked) -> list[do.CoordinatorEffect]:
         leadership = self._leadership
         is_ours = (event.gang, event.term) == (leadership.log.gang, leadership.term)
         self._metrics.stale_messages += not (is_ours and self.notices.acked(event.node, event.checkpoint_id))
@@ -207,14 +208,14 @@ class Checkpoints:
 
     def _failed(
         self, attempt: CheckpointAttempt, kind: type[CheckpointAbortedError], node: NodeId, reason: str, now_ms: int
-    ) -> list[orders.Effect]:
+    ) -> list[do.CoordinatorEffect]:
         """One node is the reason, which is a predicate of it."""
         error = kind(f"node {node} {reason}", checkpoint_id=attempt.checkpoint_id, failed_nodes={node: reason})
         return self._abort(attempt, error, now_ms)
 
     # -- commit
 
-    def _commit(self, attempt: CheckpointAttempt, now_ms: int, wall_ms: int) -> list[orders.Effect]:
+    def _commit(self, attempt: CheckpointAttempt, now_ms: int, wall_ms: int) -> list[do.CoordinatorEffect]:
         try:
             entry = self._leadership.new_commit(self._manifest(attempt, wall_ms))
             encode_entry(entry)  # what cannot be stored must fail here, before the put
@@ -240,7 +241,7 @@ class Checkpoints:
                 found.setdefault(entry.key, entry)
         return list(found.values())
 
-    def committed(self, entry: Commit, now_ms: int) -> list[orders.Effect]:
+    def committed(self, entry: Commit, now_ms: int) -> list[do.CoordinatorEffect]:
         """The manifest is in the log. Nodes are told BEFORE people, garbage goes AFTER all."""
         attempt, manifest = self.attempt, entry.manifest
         assert attempt is not None, "only a live attempt has a put open"
@@ -253,19 +254,19 @@ class Checkpoints:
         self._metrics.completed(manifest, duration_ms, compacted=attempt.compacts)
         nodes: frozenset[NodeId] = attempt.nodes if self._gang.is_alive else frozenset()
         told = self.notices.send(attempt.checkpoint_id, attempt.epoch, nodes, self._leadership.stamp(), now_ms)
-        done = orders.CheckpointCompleted(manifest.checkpoint_id, manifest.epoch, duration_ms, manifest, requests)
-        return [orders.WriteLatestHint(manifest.epoch), *told, done, *self._collect()]
+        done = do.CheckpointCompleted(manifest.checkpoint_id, manifest.epoch, duration_ms, manifest, requests)
+        return [do.WriteLatestHint(manifest.epoch), *told, done, *self._collect()]
 
-    def _collect(self) -> list[orders.Effect]:
+    def _collect(self) -> list[do.CoordinatorEffect]:
         """There is no live attempt now, so the next id is the bound."""
         if not self._config.auto_gc:
             return []
         log = self._leadership.log
-        return [orders.CollectGarbage(self.next_id, kept_objects(log) | self.control.objects, resumable(log))]
+        return [do.CollectGarbage(self.next_id, kept_objects(log) | self.control.objects, resumable(log))]
 
     # -- abort
 
-    def _cancel(self, event: events.CancelRequested, now_ms: int) -> list[orders.Effect]:
+    def _cancel(self, event: events.CancelRequested, now_ms: int) -> list[do.CoordinatorEffect]:
         attempt = self.attempt
         if attempt is None or attempt.checkpoint_id != event.checkpoint_id:
             raise CheckpointNotFound(f"this checkpoint is not in flight checkpoint_id={event.checkpoint_id}")
@@ -279,7 +280,7 @@ class Checkpoints:
         self._schedule = Schedule.begin(self._config.schedule, now_ms)
         self._leftovers.clear()
 
-    def members_left(self, left: frozenset[NodeId], now_ms: int) -> list[orders.Effect]:
+    def members_left(self, left: frozenset[NodeId], now_ms: int) -> list[do.CoordinatorEffect]:
         """Nodes have gone while the gang runs on: an attempt with one of them is over."""
         attempt = self.attempt
         if attempt is None or not attempt.can_abort or not left & attempt.nodes:
@@ -288,7 +289,7 @@ class Checkpoints:
         error = NodeFailed(f"nodes left nodes={sorted(left)}", checkpoint_id=attempt.checkpoint_id, failed_nodes=gone)
         return self._abort(attempt, error, now_ms)
 
-    def gang_ending(self, reason: str, now_ms: int, node: NodeId | None = None) -> list[orders.Effect]:
+    def gang_ending(self, reason: str, now_ms: int, node: NodeId | None = None) -> list[do.CoordinatorEffect]:
         """The gang is gone or about to be stopped: that is no failure of the checkpoint."""
         self.notices.drop()
         attempt = self.attempt
@@ -298,9 +299,9 @@ class Checkpoints:
         error = NodeFailed(reason, checkpoint_id=attempt.checkpoint_id, failed_nodes=failed_nodes)
         return self._abort(attempt, error, now_ms, failure=False)
 
-    def close(self, reason: str) -> list[orders.Effect]:
+    def close(self, reason: str) -> list[do.CoordinatorEffect]:
         """This leader gives no more orders: whoever waits for a checkpoint is told."""
-        given: list[orders.Effect] = [*self.requests.close(reason)]
+        given: list[do.CoordinatorEffect] = [*self.requests.close(reason)]
         if self.attempt is not None:
             attempt, self.attempt = self.attempt, None
             attempt.move(CheckpointPhase.ABORTED)
@@ -310,13 +311,13 @@ class Checkpoints:
 
     def _abort(
         self, attempt: CheckpointAttempt, error: CheckpointAbortedError, now_ms: int, *, failure: bool = True
-    ) -> list[orders.Effect]:
+    ) -> list[do.CoordinatorEffect]:
         """Give it up. What its sinks have staged goes into the next manifest: sources do not rewind."""
         attempt.move(CheckpointPhase.ABORTED)
         self.attempt = None
         for ack in attempt.acks.values():
             self._leftovers.update((entry.key, entry) for entry in ack.committables)
-        given: list[orders.Effect] = []
+        given: list[do.CoordinatorEffect] = []
         if self._gang.is_alive:
             given += command.abort(attempt.nodes, self._leadership.stamp(), attempt.checkpoint_id, str(error))
         given.append(self._aborted(attempt, str(error), error, failure=failure))
@@ -326,10 +327,10 @@ class Checkpoints:
     @staticmethod
     def _aborted(
         attempt: CheckpointAttempt, reason: str, error: CheckpointAbortedError, *, failure: bool
-    ) -> orders.CheckpointAborted:
-        return orders.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, failure)
+    ) -> do.CheckpointAborted:
+        return do.CheckpointAborted(attempt.checkpoint_id, reason, tuple(attempt.requests), error, failure)
 
-    def _after_abort(self, now_ms: int, failure: bool) -> list[orders.Effect]:
+    def _after_abort(self, now_ms: int, failure: bool) -> list[do.CoordinatorEffect]:
         self._aborts += 1
         if failure:
             self._schedule = self._schedule.failed(now_ms)

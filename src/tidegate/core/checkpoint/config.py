@@ -1,6 +1,6 @@
 """The settings of checkpointing, checked when they are made. Data only: nothing is opened or started.
 
-Whether there is a place to write is asked later, by whoever starts: a store may be given there instead.
+Whether there is a store to write to is asked later, by whoever starts: a store may be passed there instead.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CheckpointConfig:
         _choice(UnalignedMode, "unaligned", self.unaligned)
         if not isinstance(self.adaptive_alignment, bool):
             raise InvalidUseError(f"adaptive_alignment is True or False adaptive_alignment={self.adaptive_alignment!r}")
-        _check_place(self.data_dir)
+        _check_url(self.data_dir)
         _whole("max_checkpoint_size", self.max_checkpoint_size, 1)
         _whole("max_inflight_bytes", self.max_inflight_bytes, 1)
         _whole("retain", self.retain, 1)
@@ -144,25 +144,25 @@ class CheckpointConfig:
             force_unaligned=self.unaligned == UnalignedMode.ALWAYS,
         )
 
-    def place(self, store: str | None = None) -> str | None:
+    def store_url(self, store: str | None = None) -> str | None:
         """Where checkpoints go: ``store`` or ``data_dir``, which must agree. ``None`` when it is off."""
-        _check_place(store)
+        _check_url(store)
         if not self.enabled:
             return None
         if self.data_dir is None and store is None:
-            raise DataDirRequired("checkpointing is on and there is no place to write: set data_dir or store")
+            raise DataDirRequired("checkpointing is on and there is no store to write to: set data_dir or store")
         if store is not None and self.data_dir is not None and _local(store) != _local(str(self.data_dir)):
             raise InvalidUseError(
-                "store and data_dir name different places: give only one "
+                "store and data_dir name different stores: give only one "
                 f"store={store.partition('?')[0]!r} data_dir={str(self.data_dir).partition('?')[0]!r}"
             )
         return store if store is not None else str(self.data_dir)
 
 
-def _check_place(place: object) -> None:
-    if place is None or isinstance(place, PathLike) or (isinstance(place, str) and place.strip()):
+def _check_url(url: object) -> None:
+    if url is None or isinstance(url, PathLike) or (isinstance(url, str) and url.strip()):
         return
-    raise InvalidUseError(f"a place to write is a path or a URL place={place!r}")
+    raise InvalidUseError(f"a store is a path or a URL store={url!r}")
 
 
 def _choice(kind: type[WalMode] | type[UnalignedMode], name: str, value: object) -> WalMode | UnalignedMode:
@@ -178,7 +178,7 @@ def _whole(name: str, value: object, minimum: int) -> None:
         raise InvalidUseError(f"{name} must be a whole number of at least {minimum} {name}={value!r}")
 
 
-def _local(place: str) -> str:
-    """One spelling per place: a file URL and its path are the same."""
-    path = place.removeprefix("file://")
+def _local(url: str) -> str:
+    """One spelling per store: a file URL and its path are the same."""
+    path = url.removeprefix("file://")
     return path.rstrip("/") or path

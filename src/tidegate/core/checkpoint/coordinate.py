@@ -1,4 +1,4 @@
-"""The coordinator of a job's checkpoints: one door, facts in, orders out. No clock, store or network.
+"""The coordinator of a job's checkpoints: one door, events in, effects out. No clock, store or network.
 
 Three small machines do the work, ``Leadership`` (the log), ``Gang`` (the nodes) and ``Checkpoints`` (the attempts), and a
 ``PublishQueue``. The coordinator leads each fact to the machine that it concerns, keeps the mode that they are in together, and
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tidegate.core.checkpoint import command, events, orders
+from tidegate.core.checkpoint import command, events
+from tidegate.core.checkpoint import effects as do
 from tidegate.core.checkpoint.answer import EffectCollector
 from tidegate.core.checkpoint.attempt import CheckpointAttempt
 from tidegate.core.checkpoint.checkpoints import Checkpoints
@@ -75,8 +76,8 @@ class DistributedCheckpointCoordinator:
         """True when sinks have confirmed all that manifests up to this epoch named."""
         return self.publishing.is_public(epoch)
 
-    def handle(self, event: events.Event, now_ms: int, wall_ms: int = 0) -> list[orders.Effect]:
-        """Take a fact, give the orders that follow, to be performed in this order. An error leaves everything as it was.
+    def handle(self, event: events.CoordinatorEvent, now_ms: int, wall_ms: int = 0) -> list[do.CoordinatorEffect]:
+        """Take an event, return the effects that follow, to be performed in this order. An error leaves everything as it was.
 
         ``now_ms`` never goes back. ``wall_ms`` is the time of day, for people.
         """
@@ -93,7 +94,7 @@ class DistributedCheckpointCoordinator:
             raise
         return self._out.close(now_ms, self._deadlines(now_ms))
 
-    def _dispatch(self, event: events.Event, now_ms: int) -> None:
+    def _dispatch(self, event: events.CoordinatorEvent, now_ms: int) -> None:
         match event:
             case events.LogRead():
                 self._log_read(event, now_ms)
@@ -122,7 +123,7 @@ class DistributedCheckpointCoordinator:
             case _:
                 self._out.give_all(self.checkpoints.handle(event, now_ms, self._wall_ms))
 
-    def _after_the_end(self, event: events.Event) -> None:
+    def _after_the_end(self, event: events.CoordinatorEvent) -> None:
         if isinstance(event, events.TriggerRequested):
             self._out.give(refused(event, f"this coordinator is {self.mode.value}"))
         elif not isinstance(event, events.Tick | events.ControlChanged):
@@ -154,8 +155,8 @@ class DistributedCheckpointCoordinator:
                 self._landed(entry, now_ms)
             case OutrunTakeover():
                 self._move(Mode.READING)
-                self._out.give(orders.ReadLog())
-            case orders.Replaced():
+                self._out.give(do.ReadLog())
+            case do.Replaced():
                 self._step_down(outcome)
             case StillOpen():
                 pass
@@ -200,7 +201,7 @@ class DistributedCheckpointCoordinator:
 
     def _log_checked(self, event: events.LogChecked, now_ms: int) -> None:
         outcome = self.leadership.checked(event, now_ms)
-        if isinstance(outcome, orders.Replaced):
+        if isinstance(outcome, do.Replaced):
             self._step_down(outcome)
         elif isinstance(outcome, Confirmed) and (base := self.leadership.base(now_ms)):
             self._out.give(base)
@@ -213,10 +214,10 @@ class DistributedCheckpointCoordinator:
         if self.mode is not Mode.READY:
             raise UnexpectedPhase(f"a gang can only be started when none is there mode={self.mode.value!r}")
         parent = None if event.epoch is None else self.log.restorable(event.epoch)
-        self._sinks_ahead = event.sinks_ahead
+        self._sinks_ahead = event.sinks_newer
         if parent is not None and parent.final and parent.epoch == self.log.head_epoch:
             self._move(Mode.RECOVERING)
-            self.publishing.recover(self.leadership.hidden_after(parent) if event.sinks_ahead else None, parent)
+            self.publishing.recover(self.leadership.hidden_after(parent) if event.sinks_newer else None, parent)
         elif parent is None and self.leadership.is_first_of_all and not self.gang.has_started_one:
             self._start_gang()  # only this one has number 0
         else:
@@ -326,7 +327,7 @@ class DistributedCheckpointCoordinator:
 
     def _ask_again(self, now_ms: int) -> None:
         for order in self.leadership.ask_again(now_ms):
-            if isinstance(order, orders.StoreSilent):
+            if isinstance(order, do.StoreSilent):
                 self._step_down(order)
             else:
                 self.metrics.put_retries += 1
@@ -351,7 +352,7 @@ class DistributedCheckpointCoordinator:
         if self._stopping:
             self._stopped()
         else:
-            self._out.give(orders.ResolveRestore(self.gang.why))
+            self._out.give(do.ResolveRestore(self.gang.why))
 
     # -- the end
 
@@ -359,16 +360,16 @@ class DistributedCheckpointCoordinator:
         if self.log.head is None:
             raise CorruptDataError("a job cannot be finished without a final checkpoint")
         if self.gang.is_alive:
-            self._out.give(orders.StopGang(self.log.gang, "finished"))
-        self._over(Mode.FINISHED, orders.JobFinished(self.log.head), "the job has finished")
+            self._out.give(do.StopGang(self.log.gang, "finished"))
+        self._over(Mode.FINISHED, do.JobFinished(self.log.head), "the job has finished")
 
     def _stopped(self) -> None:
-        self._over(Mode.STOPPED, orders.JobStopped(), "the job was stopped")
+        self._over(Mode.STOPPED, do.JobStopped(), "the job was stopped")
 
-    def _step_down(self, reason: orders.StepDownReason) -> None:
-        self._over(Mode.DEPOSED, orders.StepDown(reason), str(reason))
+    def _step_down(self, reason: do.StepDownReason) -> None:
+        self._over(Mode.DEPOSED, do.StepDown(reason), str(reason))
 
-    def _over(self, mode: Mode, outcome: orders.JobFinished | orders.JobStopped | orders.StepDown, reason: str) -> None:
+    def _over(self, mode: Mode, outcome: do.JobFinished | do.JobStopped | do.StepDown, reason: str) -> None:
         self._move(mode)
         self._out.give(*self.checkpoints.close(reason), outcome)
 

@@ -1,4 +1,4 @@
-"""The facts that the coordinator is told, in the past tense. The orders it gives are in ``orders``."""
+"""The facts that the coordinator is told, in the past tense. The effects it emits are in ``effects``."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ class CancelRequested:
 class RestoreRequested:
     """The answer to ``ResolveRestore``: start from this epoch, ``None`` for a start without state.
 
-    ``sinks_ahead``: sinks show rows of checkpoints that the log does not have.
+    ``sinks_newer``: sinks show rows of checkpoints that the log does not have.
     """
 
     epoch: Epoch | None
-    sinks_ahead: bool = False
+    sinks_newer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class HideFailed:
     reason: str
 
 
-Event: TypeAlias = (
+CoordinatorEvent: TypeAlias = (
     LogRead
     | PutAnswered
     | LogChecked

@@ -5,9 +5,9 @@ Its number is the log's. It knows nothing of checkpoints and sinks.
 
 from __future__ import annotations
 
+from tidegate.core.checkpoint.effects import StartGang, StopGang
 from tidegate.core.checkpoint.events import GangRunning, NodeDrained
 from tidegate.core.checkpoint.manifest import CheckpointManifest
-from tidegate.core.checkpoint.orders import StartGang, StopGang
 from tidegate.errors import ProtocolError
 from tidegate.ids import GangNumber, NodeId
 

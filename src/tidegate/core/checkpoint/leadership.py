@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+from tidegate.core.checkpoint.effects import CheckLog, Hide, PutEntry, Replaced, Stamp, StoreSilent, TrimLog, Unnamed
 from tidegate.core.checkpoint.events import Followed, LogChecked, LogRead, PutAnswered
 from tidegate.core.checkpoint.manifest import CheckpointManifest
-from tidegate.core.checkpoint.orders import CheckLog, Hide, PutEntry, Replaced, Stamp, StoreSilent, TrimLog, Unnamed
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.log.append import Landed, LogAppender, NotAsked, PutOutcome, StillOpen, Taken
 from tidegate.core.log.confirm import LogConfirmer

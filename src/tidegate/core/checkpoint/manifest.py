@@ -36,7 +36,7 @@ CommittableKey = tuple[str, int, int, int]
 
 
 def inline_bytes_max(parallelism: int) -> int:
-    """How much state one node of so many may put inline, so that an entry stays small."""
+    """How much state one of ``parallelism`` nodes may put inline, so that an entry stays small."""
     return min(INLINE_NODE_BYTES, INLINE_BYTES_MAX // parallelism)
 
 
@@ -294,8 +294,8 @@ class CheckpointManifest:
         check_unique("parameter", (e.name for e in self.parameters))
         check_unique("committable", (e.key for e in self.committables))
         check_unique("object", (e.path for e in self.objects))
-        places = [(e.operator, e.subtask) for e in self.operators] + [(e.operator, e.subtask) for e in self.sources]
-        for operator, subtask in places + [(e.operator, e.subtask) for e in self.inflight]:
+        subtasks = [(e.operator, e.subtask) for e in self.operators] + [(e.operator, e.subtask) for e in self.sources]
+        for operator, subtask in subtasks + [(e.operator, e.subtask) for e in self.inflight]:
             if subtask >= self.parallelism:
                 raise InvalidUseError(f"no such subtask operator={operator} subtask={subtask}")
         for committable in self.committables:
@@ -348,4 +348,4 @@ def check_crc(crc32c: int, path: str) -> None:
         raise InvalidUseError(f"a CRC-32C has 32 bits crc32c={crc32c} path={path}")
 
 
-Outcome = Literal["fired", "finished"]
+TaskOutcome = Literal["fired", "finished"]

@@ -5,7 +5,7 @@ Nothing depends on it: every later command says what was committed last. It lets
 
 from __future__ import annotations
 
-from tidegate.core.checkpoint.orders import SendCommitted, Stamp
+from tidegate.core.checkpoint.effects import SendCommitted, Stamp
 from tidegate.ids import NO_EPOCH, Epoch, NodeId
 
 NOTICE_RETRY_MS = 1_000

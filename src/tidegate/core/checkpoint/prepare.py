@@ -17,8 +17,8 @@ from tidegate.core.checkpoint.manifest import (
     InFlightEntry,
     ObjectEntry,
     OperatorSnapshotEntry,
-    Outcome,
     SourceOffsetEntry,
+    TaskOutcome,
     TaskStats,
     byte_ranges,
 )
@@ -41,13 +41,13 @@ class ChannelRef:
 class TaskReport:
     """How one subtask of one stage took part, and the channels on which its cut is settled.
 
-    ``fired``: it snapshotted at the barrier. ``finished``: it had ended before and gave its last state and
+    ``fired``: it snapshotted at the barrier. ``finished``: it had ended before and reported its last state and
     offset.
     """
 
     task: str
     subtask: int
-    outcome: Outcome
+    outcome: TaskOutcome
     channels: tuple[ChannelRef, ...] = ()
 
 
@@ -147,8 +147,8 @@ class PlanShape:
     def faults(self, ack: PrepareAck) -> tuple[str, ...]:
         """What this ack lacks or has too much, in words. Empty: it is complete."""
         wanted = self._wanted(ack.node)
-        given = _given(ack)
-        missing = [f"missing {what}" for what in sorted(wanted - given)]
+        reported = _reported(ack)
+        missing = [f"missing {what}" for what in sorted(wanted - reported)]
         foreign = [f"unexpected {what}" for what in sorted(_stored(ack) - wanted)]
         return (*missing, *foreign)
 
@@ -192,10 +192,10 @@ class PlanShape:
         }
 
 
-def _given(ack: PrepareAck) -> set[str]:
-    given = _stored(ack) | {f"task {report.task}/{report.subtask}" for report in ack.tasks}
-    given |= {f"sink {sink}/{ack.node}" for sink in ack.sinks}
-    return given | {_channel(report.task, report.subtask, channel) for report in ack.tasks for channel in report.channels}
+def _reported(ack: PrepareAck) -> set[str]:
+    reported = _stored(ack) | {f"task {report.task}/{report.subtask}" for report in ack.tasks}
+    reported |= {f"sink {sink}/{ack.node}" for sink in ack.sinks}
+    return reported | {_channel(report.task, report.subtask, channel) for report in ack.tasks for channel in report.channels}
 
 
 def _stored(ack: PrepareAck) -> set[str]:

@@ -17,9 +17,9 @@ from enum import Enum
 from typing import TypeAlias, assert_never
 
 from tidegate.core.checkpoint.budget import PublishBudget, TokenBucket
+from tidegate.core.checkpoint.effects import Hide, Publish, Unpublishable
 from tidegate.core.checkpoint.events import Hidden, HideFailed, Published, PublishFailed
 from tidegate.core.checkpoint.manifest import CheckpointManifest, CommittableEntry, CommittableKey
-from tidegate.core.checkpoint.orders import Hide, Publish, Unpublishable
 from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.ids import NO_EPOCH, Epoch, GangNumber
 
@@ -27,7 +27,7 @@ BACKOFF_DOUBLINGS_MAX = 5
 STEPS_MAX = 8
 """More steps than these that nobody has confirmed: no further checkpoint is begun."""
 WAITING_MAX = 256
-"""So many committables of sinks with equal budgets do not wait for a token. One takes about 350 bytes of every
+"""This many committables of sinks with equal budgets do not wait for a token. One takes about 350 bytes of every
 manifest."""
 
 

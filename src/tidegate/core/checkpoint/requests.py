@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from tidegate.core.checkpoint.attempt import CheckpointAttempt
+from tidegate.core.checkpoint.effects import RequestRefused
 from tidegate.core.checkpoint.events import TriggerRequested
-from tidegate.core.checkpoint.orders import RequestRefused
 
 REQUESTS_MAX = 64
 

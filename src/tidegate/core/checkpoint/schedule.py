@@ -38,7 +38,7 @@ class SchedulePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What has happened so far. Every method gives the next state; ``due_ms`` reads it."""
+    """What has happened so far. Every method returns the next state; ``due_ms`` reads it."""
 
     policy: SchedulePolicy
     triggered_ms: int

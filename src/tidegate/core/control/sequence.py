@@ -48,7 +48,7 @@ class Emit:
 class Queued:
     """The barrier waits; ``ahead`` barriers go before it, the one in flight included."""
 
-    ahead: int
+    before: int
 
 
 def key_of(barrier: HeadBarrier) -> SequenceKey:
@@ -62,7 +62,7 @@ class HeadSequencer:
     """Lets one barrier at a time into the data channel, in the order of the requests.
 
     It has no clock: whoever asked for a barrier ends it by ``done`` or, when it takes too long, by
-    ``abort``. A control barrier in flight cannot be given up, because fan-ins may hold inputs for it: only
+    ``abort``. A control barrier in flight cannot be aborted, because fan-ins may hold inputs for it: only
     a new start of the gang ends it. Refused calls change nothing.
     """
 
@@ -94,7 +94,7 @@ class HeadSequencer:
             self._in_flight = barrier
             return Emit(barrier)
         self._waiting.append(barrier)
-        return Queued(ahead=len(self._waiting))
+        return Queued(before=len(self._waiting))
 
     def done(self, key: SequenceKey) -> Emit | None:
         """Every source has emitted the barrier; the next one goes. A key that is over changes nothing."""

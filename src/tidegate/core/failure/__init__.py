@@ -1,1 +1,1 @@
-"""What a failure asks for: restart, wait, give up, tell people."""
+"""What a failure asks for: restart, wait, stop, tell people."""

@@ -7,7 +7,7 @@ be over long before somebody has made room.
 
 from __future__ import annotations
 
-from tidegate.core.failure.restart import GiveUp, RestartAfter, Verdict
+from tidegate.core.failure.restart import RestartAfter, RestartVerdict, StopRestarting
 
 FIRST_WAIT_MS = 500
 LONGEST_WAIT_MS = 10_000
@@ -24,11 +24,11 @@ class Patience:
         self._waited_ms = 0
         self.total = 0
 
-    def failed(self) -> Verdict:
+    def failed(self) -> RestartVerdict:
         """It did not work: when to try again, if at all."""
         self._failures += 1
         if self._waited_ms >= self._limit_ms:
-            return GiveUp(self._failures)
+            return StopRestarting(self._failures)
         wait_ms = min(FIRST_WAIT_MS << min(self._failures - 1, 10), LONGEST_WAIT_MS, self._limit_ms - self._waited_ms)
         self._waited_ms += wait_ms
         self.total += 1

@@ -1,6 +1,6 @@
 """What is wrong with a running job's store and sinks now, and which of it is worth a line in the log.
 
-It is shown the facts that the coordinator is told and the orders that it gives, and draws its own conclusions; it changes
+It is shown the facts that the coordinator is told and the effects that it emits, and draws its own conclusions; it changes
 nothing. A problem is there from its first failure until the same thing has worked.
 """
 
@@ -10,25 +10,25 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from tidegate.core.checkpoint.events import (
-    Event,
-    Hidden,
-    HideFailed,
-    Published,
-    PublishFailed,
-    PutAnswered,
-    Unknown,
-)
-from tidegate.core.checkpoint.orders import (
+from tidegate.core.checkpoint.effects import (
     CheckpointAborted,
     CheckpointCompleted,
-    Effect,
+    CoordinatorEffect,
     Hide,
     JobFinished,
     JobStopped,
     Publish,
     PutEntry,
     StartGang,
+)
+from tidegate.core.checkpoint.events import (
+    CoordinatorEvent,
+    Hidden,
+    HideFailed,
+    Published,
+    PublishFailed,
+    PutAnswered,
+    Unknown,
 )
 
 REPEAT_MS = 10_000
@@ -60,7 +60,7 @@ _ADVICE = {
     ProblemKind.CHECKPOINTS: "fix the cause: until a checkpoint is committed, a restart repeats all rows since the last one",
 }
 _SLOW_MS = {ProblemKind.LOG: 10_000, ProblemKind.SINKS: 60_000}
-"""An order that has no answer for so long is a problem. A sink's commit may be a user's function, which may take its time."""
+"""An effect that has no answer for so long is a problem. A sink's commit may be a user's function, which may take its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ Notice: TypeAlias = StillWrong | Passed
 
 
 class Problems:
-    """Those that there are now. Every method gives what is worth telling."""
+    """Those that there are now. Every method returns what is worth telling."""
 
     __slots__ = ("_asked", "_open", "_told_ms", "last_cause")
 
@@ -116,7 +116,7 @@ class Problems:
         """When ``look`` has something to find, unless answers come before."""
         return min((since + _SLOW_MS[kind] for kind, (since, _) in self._asked.items()), default=None)
 
-    def noted(self, fact: Event | Effect, now_ms: int, wall_ms: int) -> tuple[Notice, ...]:
+    def noted(self, fact: CoordinatorEvent | CoordinatorEffect, now_ms: int, wall_ms: int) -> tuple[Notice, ...]:
         """Something happened, or was ordered."""
         match fact:
             case PutEntry():

@@ -1,4 +1,4 @@
-"""Whether to start the gang again after it was lost, and when; and which of the many reasons that a dying gang gives is the one.
+"""Whether to start the gang again after it was lost, and when; and which of a dying gang's many reasons is the one.
 
 Knows nothing of how gangs are started. Reasons are distinguished by their kind alone: it crosses processes as a number, and no
 decision reads a message.
@@ -126,13 +126,13 @@ class RestartAfter:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class StopRestarting:
     """It failed ``failures`` times without progress: the job has failed."""
 
     failures: int
 
 
-Verdict: TypeAlias = RestartAfter | GiveUp
+RestartVerdict: TypeAlias = RestartAfter | StopRestarting
 
 
 class Restarts:
@@ -153,7 +153,7 @@ class Restarts:
         self._user_errors = 0
         self._commits += 1
 
-    def lost(self, failure: Failure) -> Verdict:
+    def lost(self, failure: Failure) -> RestartVerdict:
         """The gang was lost, for this reason."""
         self._failures += 1
         self._user_errors += failure.comes_again
@@ -164,7 +164,7 @@ class Restarts:
             or self._user_errors > policy.user_error_limit
             or self._repeats > policy.same_error_limit
         ):
-            return GiveUp(max(self._failures, self._repeats))
+            return StopRestarting(max(self._failures, self._repeats))
         self.total += 1
         wait = policy.first_wait_ms << min(self._failures - 1, 30)
         return RestartAfter(min(wait, policy.longest_wait_ms))
@@ -191,7 +191,7 @@ class KeepWaiting:
 
 @dataclass(frozen=True, slots=True)
 class NotJoined:
-    """They will not come: the gang is given up, for this reason."""
+    """They will not come: the gang is stopped, for this reason."""
 
     reason: str
 

@@ -12,7 +12,7 @@ from collections import deque
 REMEMBERED_MS = 60_000
 GAP_TIMES = 4
 LIMIT_TIMES = 6
-"""However late heartbeats have come, a peer is given up after so many times the limit."""
+"""However late heartbeats have come, a peer counts as lost after this many times the limit."""
 
 
 class Silence:

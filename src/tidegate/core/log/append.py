@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+from tidegate.core.checkpoint.effects import PutEntry
 from tidegate.core.checkpoint.events import Conflict, PutAnswered, Unknown, Written
-from tidegate.core.checkpoint.orders import PutEntry
 from tidegate.core.log.view import Damaged, LogEntry, LogRecord
 
 BACKOFF_DOUBLINGS_MAX = 5

@@ -6,8 +6,8 @@ by a candidate that slept. And whoever has lost its nodes asks before it does an
 
 from __future__ import annotations
 
+from tidegate.core.checkpoint.effects import CheckLog
 from tidegate.core.checkpoint.events import LogChecked, Unknown
-from tidegate.core.checkpoint.orders import CheckLog
 from tidegate.core.log.append import BACKOFF_DOUBLINGS_MAX
 from tidegate.ids import Slot
 

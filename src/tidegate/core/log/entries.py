@@ -1,6 +1,6 @@
 """The entries of the log and their stored form; and what is left of one whose bytes have changed.
 
-Every entry is sealed by its SHA-256. An entry with a whole seal that cannot be understood was written by
+Every entry is sealed by its SHA-256. An entry with an intact seal that cannot be understood was written by
 something else: that is an error. One with a broken seal is ``Damaged``: the slot is taken, and what it said
 is known as far as its first bytes and the entries after it tell.
 """
@@ -21,7 +21,7 @@ ENTRY_BYTES_MAX = 60 * 1024 * 1024
 """Less than a control message may have: a manifest that could be stored and not be sent could never be restored."""
 
 FLIPS_MAX = 4
-"""So many changed bits leave an entry's opening recognisable. The openings differ in far more than twice as many."""
+"""This many changed bits leave an entry's opening recognisable. The openings differ in far more than twice as many."""
 
 
 Role: TypeAlias = Literal["driver", "coordinator"]
@@ -87,7 +87,7 @@ Kind: TypeAlias = Literal["takeover", "commit", "restore", "base"]
 _KINDS: dict[object, type[LogEntry]] = {"takeover": Takeover, "commit": Commit, "restore": Restore, "base": Base}
 _OPENINGS: dict[Kind, bytes] = {kind: f'{{"kind":"{kind}","slot":'.encode() for kind in ("takeover", "commit", "restore", "base")}
 OPENING_BYTES = max(map(len, _OPENINGS.values()))
-"""So many bytes of an entry tell its kind."""
+"""This many bytes of an entry say its kind."""
 _ADDED: dict[object, dict[str, object]] = {"takeover": {"host": "", "pid": 0, "wall_ms": 0, "role": "driver"}}
 """Keys that entries of earlier versions lack."""
 
@@ -128,7 +128,7 @@ def encode_entry(entry: LogEntry) -> bytes:
 def read_entry(data: bytes, path: str, slot: Slot) -> LogRecord:
     """The entry in these bytes, read from this slot, or what is left of it.
 
-    An unknown kind or version under a whole seal is an error: fail closed.
+    An unknown kind or version under an intact seal is an error: fail closed.
     """
     body = unsealed(data)
     if body is None:

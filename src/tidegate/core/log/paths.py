@@ -1,8 +1,8 @@
-"""The name of every object of a job, formatted and parsed in one place. It knows names only, never what they
+"""The name of every object of a job, formatted and parsed in one module. It knows names only, never what they
 hold.
 
 Numbers are zero-padded to 20 digits, so that a listing comes in numeric order. ``parse`` accepts exactly what
-the formatting methods give: a name that was written any other way is foreign, and foreign objects are left
+the formatting methods return: a name that was written any other way is foreign, and foreign objects are left
 alone.
 """
 

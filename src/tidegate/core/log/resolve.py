@@ -18,7 +18,7 @@ from tidegate.errors import InvalidUseError
 from tidegate.ids import Epoch
 
 RestoreChoice: TypeAlias = Literal["latest", "none"] | int
-Fault: TypeAlias = Callable[[CheckpointManifest], str | None]
+FindFault: TypeAlias = Callable[[CheckpointManifest], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Case:
 
     view: LogView
     shape: PlanShape
-    fault: Fault
+    fault: FindFault
     can_hide: bool
     can_hide_unnamed: bool
 
@@ -73,17 +73,17 @@ class _Case:
 def resolve(
     view: LogView,
     shape: PlanShape,
-    fault: Fault,
+    fault: FindFault,
     restore: RestoreChoice = "latest",
     *,
     can_hide: bool = True,
     can_hide_unnamed: bool = True,
-    ahead: str | None = None,
+    sinks_newer: str | None = None,
 ) -> Decision:
     """Decide. ``can_hide``: every sink can take published epochs out of sight, which going back needs.
 
     ``can_hide_unnamed``: also what no readable manifest names, which going back over a damaged commit needs.
-    ``ahead`` says why sinks have seen more than the log; that is the same as going back.
+    ``sinks_newer`` says why sinks have seen more than the log; that is the same as going back.
     """
     case = _Case(view, shape, fault, can_hide, can_hide_unnamed)
     if restore == "none":
@@ -93,10 +93,10 @@ def resolve(
             f"the log's last word about where to start can't be read, put a copy of that file back or start"
             f" with restore='none': {view.unclear.why}"
         )
-    if ahead is not None and not can_hide_unnamed:
+    if sinks_newer is not None and not can_hide_unnamed:
         return Refuse(
             "an older copy of the store was put back or its newest log entries are lost, and a sink can't take back what it has"
-            f" published since: put the newest copy back, or start in another store and with new sinks: {ahead}"
+            f" published since: put the newest copy back, or start in another store and with new sinks: {sinks_newer}"
         )
     if restore != "latest":
         return _exactly(case, Epoch(restore))

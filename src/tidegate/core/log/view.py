@@ -1,7 +1,7 @@
 """The job's log: what its entries add up to. The log is the only truth about terms, gangs and commits.
 
 Slots are filled in order, create-only, and never change. ``LogView`` takes entries one by one and refuses any
-that the rules could not have produced. An entry that is damaged keeps its slot and its place in the lineage,
+that the rules could not have produced. An entry that is damaged keeps its slot and its position in the lineage,
 because the rules leave no doubt about them: a commit's parent is the head before it. Only a restore that
 nothing sound follows leaves the head unclear. It knows no store and no leader.
 
@@ -56,7 +56,7 @@ class LogView:
     be read; ``unclear`` the one that leaves the head unknown: then ``head_epoch`` is the head before it, and
     what is true now lies in that lineage.
 
-    Of the entries given at first only those count that come after the newest base, and those that it needs. The view is the
+    Of the entries read at first only those count that come after the newest base, and those that it needs. The view is the
     same as one of all entries. ``bases`` are the last two that were taken: what a reader may begin at.
     """
 
@@ -127,7 +127,7 @@ class LogView:
         return reversed(self._lineage)
 
     def held(self) -> tuple[CheckpointManifest, ...]:
-        """Every manifest that is still whole in memory, oldest first."""
+        """Every manifest that is still complete in memory, oldest first."""
         return tuple(self._manifests[epoch] for epoch in sorted(self._manifests))
 
     def retained(self) -> tuple[CheckpointManifest, ...]:
@@ -149,7 +149,7 @@ class LogView:
         return tuple(self._manifests[epoch] for epoch in self.reachable() if epoch not in self._lost)
 
     def reachable(self) -> Iterator[Epoch]:
-        """The epochs of the lineage that are not given up, damaged ones too, newest first."""
+        """The epochs of the lineage that are not collected, damaged ones too, newest first."""
         return self._lineage_from(self.oldest_restorable)
 
     def _lineage_from(self, oldest: Epoch) -> Iterator[Epoch]:

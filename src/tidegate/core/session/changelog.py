@@ -79,11 +79,11 @@ class ChangeRecord:
 
     @classmethod
     def unpack_from(cls, buffer: bytes | bytearray, offset: int = 0) -> ChangeRecord:
-        """The record at this place; too few bytes or an unknown operation are corrupt."""
+        """The record at this offset; too few bytes or an unknown operation are corrupt."""
         if not 0 <= offset <= len(buffer) - RECORD_BYTES:
-            raise CorruptDataError(f"no whole change record here offset={offset} length={len(buffer)}")
-        source, sequence, op_code, *places = _RECORD.unpack_from(buffer, offset)
-        return cls(source, sequence, _op_type(op_code), *places)
+            raise CorruptDataError(f"no complete change record here offset={offset} length={len(buffer)}")
+        source, sequence, op_code, *rest = _RECORD.unpack_from(buffer, offset)
+        return cls(source, sequence, _op_type(op_code), *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _op_type(code: int) -> OpType:
 
 
 def replay(changes: Iterable[Change], table_of: Callable[[int], Table]) -> dict[int, int]:
-    """Apply changes in order to the table of their source; gives the last sequence of each source.
+    """Apply changes in order to the table of their source; returns the last sequence of each source.
 
     A delete takes the key away. Applying the same changes again changes nothing.
     """
@@ -211,7 +211,7 @@ class ChangelogBuffer:
     def cut(self) -> ChangelogCut:
         """A checkpoint's cut is now: takes everything out, and all sources are clean again.
 
-        If that checkpoint does not complete, give its ``dirty`` sources to ``mark_dirty`` again, and those
+        If that checkpoint does not complete, pass its ``dirty`` sources to ``mark_dirty`` again, and those
         of its ``changes`` too unless they are in the write-ahead log.
         """
         cut = ChangelogCut(tuple(self.drain()), frozenset(self._dirty))

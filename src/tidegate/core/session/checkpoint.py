@@ -146,7 +146,7 @@ def _load(checkpoint_id: int, name: str, read: Callable[[str], bytes]) -> Checkp
 class CheckpointManager:
     """Decides about checkpoints. With checkpointing off every question has the answer ``None``.
 
-    ``allocate`` gives ids that grow and are never used twice, not even after a restart; ``opened`` is what
+    ``allocate`` returns ids that grow and are never used twice, not even after a restart; ``opened`` is what
     the directory holds. One checkpoint is under way at a time; a request meanwhile joins it.
     """
 
@@ -158,7 +158,7 @@ class CheckpointManager:
         store: str | None = None,
         opened: Opened = Opened(None),
     ) -> None:
-        self.place = config.place(store)
+        self.store_url = config.store_url(store)
         self._config = config
         self._allocate = allocate
         self._last = opened.latest if config.enabled else None
@@ -225,7 +225,7 @@ class CheckpointManager:
         if not self.is_enabled:
             raise CheckpointDisabled("checkpointing is off: set interval to restore")
         if self._last is None:
-            raise NoCheckpoint(f"there is no checkpoint to restore: start fresh place={self.place}")
+            raise NoCheckpoint(f"there is no checkpoint to restore: start fresh store={self.store_url}")
         return self._last
 
     def _reserve(self, now_ms: int) -> Completion:

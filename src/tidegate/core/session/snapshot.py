@@ -87,7 +87,7 @@ class OperatorSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A consistent cut. ``wal_lsn`` is the log's position at the cut: replay starts behind it."""
+    """A consistent cut. ``wal_lsn`` is the log's position at the cut: replay starts after it."""
 
     id: int
     epoch: int
@@ -113,7 +113,7 @@ class Checkpoint:
         object.__setattr__(self, "operator_states", dict(self.operator_states))
 
     def to_json(self) -> bytes:
-        """The checkpoint's file. The same checkpoint always gives the same bytes."""
+        """The checkpoint's file. The same checkpoint always has the same bytes."""
         body = {
             "id": self.id,
             "epoch": self.epoch,

@@ -2,7 +2,7 @@
 endian.
 
 A log sequence number (LSN) is the number of a record; it starts at 1 and grows by 1. The checksum covers
-everything but itself, so a damaged length is found too. This module decides what is whole; the checksum
+everything but itself, so a damaged length is found too. This module decides what is complete; the checksum
 function is passed in (CRC32C in real use), and files are others' business.
 """
 
@@ -18,7 +18,7 @@ from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.ids import U32_LIMIT, U64_LIMIT
 
 Checksum: TypeAlias = Callable[[bytes], int]
-"""Gives a 32-bit number."""
+"""Returns a 32-bit number."""
 
 PAYLOAD_MAX_BYTES = 64 << 20
 """The largest payload written, and the largest length believed when reading."""
@@ -40,7 +40,7 @@ class WalRecord:
 class WalEnd(Enum):
     """Why reading stopped."""
 
-    CLEAN = "the log ends behind a whole record"
+    CLEAN = "the log ends after a complete record"
     SHORT_HEADER = "fewer bytes than a header"
     SHORT_PAYLOAD = "fewer bytes than the header says"
     TOO_LONG = "a length that no record has"
@@ -50,9 +50,9 @@ class WalEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WalStop:
-    """Where and why reading stopped. ``offset`` is the end of the last whole record: cut the file there.
+    """Where and why reading stopped. ``offset`` is the end of the last complete record: cut the file there.
 
-    ``rest_bytes`` is what lies behind it. A torn tail after a crash is the ordinary case, and not an error.
+    ``rest_bytes`` is what lies after it. A torn tail after a crash is the ordinary case, and not an error.
     """
 
     offset: int
@@ -62,7 +62,7 @@ class WalStop:
 
     @property
     def torn(self) -> bool:
-        """True when something lies behind the last whole record."""
+        """True when something lies after the last complete record."""
         return self.reason is not WalEnd.CLEAN
 
 
@@ -97,7 +97,7 @@ class WalEncoder:
 
 
 class WalReader:
-    """Gives the whole records of a log in order and stops at the first thing that is not one."""
+    """Yields the complete records of a log in order and stops at the first thing that is not one."""
 
     def __init__(self, data: bytes, checksum: Checksum) -> None:
         self._data = data
@@ -151,10 +151,10 @@ class WalReader:
 
 
 def replay_after(lsn: int, data: bytes, checksum: Checksum, *, path: str = "") -> tuple[list[WalRecord], WalStop]:
-    """The records behind a checkpoint's position, and where reading stopped.
+    """The records after a checkpoint's position, and where reading stopped.
 
     A log that begins too late has lost records that the checkpoint lacks: it is corrupt. One that stops
-    before the position gives nothing, which is right: the checkpoint holds all that. Write on behind the
+    before the position yields nothing, which is right: the checkpoint holds all that. Write on after the
     higher of the position and ``last_lsn``, after cutting the log at ``offset``, or the next reader finds a
     gap.
     """

@@ -1,6 +1,6 @@
-"""The coordinator's orders, as data. The facts that answer them are in ``events``.
+"""The coordinator's effects, as data. The facts that answer them are in ``events``.
 
-The shell performs orders in the order in which they are given. ``PutEntry``, ``ReadLog``, ``CheckLog``, ``Hide``,
+The shell performs effects in the order in which they are returned. ``PutEntry``, ``ReadLog``, ``CheckLog``, ``Hide``,
 ``Publish``, ``ResolveRestore``, ``StartGang``, ``StopGang`` and ``SendCommitted`` have an answer each, named in their
 docstrings; the rest has none.
 """
@@ -55,7 +55,7 @@ class WriteLatestHint:
 @dataclass(frozen=True, slots=True)
 class TrimLog:
     """Delete the slots below this one, except ``keep`` and takeovers. AFTER the base that allows it is in the log; may fail,
-    may be given up halfway, and nobody waits for it."""
+    may be abandoned halfway, and nobody waits for it."""
 
     below: int
     keep: frozenset[int]
@@ -198,7 +198,7 @@ class Hide:
 
     ``unnamed`` goes too. ``everything``: the gang starts without state, so whatever lower gangs have staged or published goes,
     named here or not, and lower gangs are refused from now on. BEFORE publishing and starting. Answered by
-    ``Hidden`` or ``HideFailed``; may be given again.
+    ``Hidden`` or ``HideFailed``; may be repeated.
     """
 
     gang: GangNumber
@@ -211,7 +211,7 @@ class Hide:
 class Publish:
     """Make these visible, in the order of their own epochs. AFTER the manifest of ``epoch`` is in the log.
 
-    Answered by ``Published`` or ``PublishFailed``; at most one is under way; may be given again.
+    Answered by ``Published`` or ``PublishFailed``; at most one is under way; may be repeated.
     """
 
     epoch: Epoch
@@ -295,13 +295,13 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class StoreSilent:
-    """The store gave no definite answer for so long. Nobody knows what it holds."""
+    """The store did not answer definitely for so long. Nobody knows what it holds."""
 
     waited_ms: int
     why: str
 
     def __str__(self) -> str:
-        return f"the store gave no answer for {self.waited_ms} ms: {self.why}"
+        return f"the store did not answer for {self.waited_ms} ms: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ StepDownReason: TypeAlias = Replaced | StoreSilent | Unpublishable
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """This leader is over: it gives no more orders. What it has begun is settled by whoever leads next."""
+    """This leader is over: it emits no more effects. What it has begun is completed by whoever leads next."""
 
     reason: StepDownReason
 
@@ -337,7 +337,7 @@ class JobStopped:
     """The gang has ended on request and nothing is under way."""
 
 
-Effect: TypeAlias = (
+CoordinatorEffect: TypeAlias = (
     PutEntry
     | ReadLog
     | CheckLog

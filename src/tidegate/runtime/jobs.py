@@ -1,4 +1,4 @@
-"""What runs in this process, and what must not be put in one place: the same job twice, outputs inside each other.
+"""What runs in this process, and what must not share a directory: the same job twice, outputs inside each other.
 
 A second start of a job that runs here would depose the first: seldom what somebody means who runs a notebook's cell again.
 """
@@ -19,7 +19,7 @@ from tidegate.plan.physical import PhysicalPlan
 from tidegate.store.open import absolute_url, local_path
 
 
-class Running(Protocol):
+class RunningJob(Protocol):
     """The part of a leader that is asked."""
 
     job: str
@@ -28,19 +28,19 @@ class Running(Protocol):
 
 
 _lock = threading.Lock()
-_jobs: dict[tuple[str, str], Running | None] = {}
+_jobs: dict[tuple[str, str], RunningJob | None] = {}
 
 
 @contextmanager
-def starting(job: str, store: str | None) -> Iterator[Callable[[Running], None]]:
-    """Refuse a start while this job runs, or is being started, from this store in this process; gives what notes the leader.
+def starting(job: str, store: str | None) -> Iterator[Callable[[RunningJob], None]]:
+    """Refuse a start while this job runs, or is being started, from this store in this process; returns what notes the leader.
 
     Without a store it is the sinks that tell: whoever has them is running.
     """
     if store is None:
         yield lambda leader: None
         return
-    key = (_place(store), job)
+    key = (_real_url(store), job)
     with _lock:
         if key in _jobs and ((leader := _jobs[key]) is None or not leader.ended.is_set()):
             status = "STARTING" if leader is None else leader.status
@@ -50,7 +50,7 @@ def starting(job: str, store: str | None) -> Iterator[Callable[[Running], None]]
             )
         _jobs[key] = None
 
-    def note(leader: Running) -> None:
+    def note(leader: RunningJob) -> None:
         with _lock:
             _jobs[key] = leader
 
@@ -62,10 +62,10 @@ def starting(job: str, store: str | None) -> Iterator[Callable[[Running], None]]
                 del _jobs[key]
 
 
-def check_places(plan: PhysicalPlan) -> None:
+def check_directories(plan: PhysicalPlan) -> None:
     """Refuse outputs inside each other, and outputs inside a directory that the job reads: rows would be read twice."""
     specs = [spec for stage in plan.stages for spec in stage.operators]
-    outputs = [(spec.name, place) for spec in specs if isinstance(spec, Write) for place in _local(path_of(spec.sink))]
+    outputs = [(spec.name, path) for spec in specs if isinstance(spec, Write) for path in _local(path_of(spec.sink))]
     for index, (_, inner) in enumerate(outputs):
         for _, outer in [*outputs[:index], *outputs[index + 1 :]]:
             if _is_inside(inner, outer):
@@ -73,11 +73,11 @@ def check_places(plan: PhysicalPlan) -> None:
                     f"an output is inside the directory of another, whoever reads that one would read both: give each its own "
                     f"path={inner} inside={outer}"
                 )
-    read = [place for spec in specs if isinstance(spec, Read) for place in _directories(spec.source)]
-    for (name, inner), outer in ((output, place) for output in outputs for place in read):
+    read = [path for spec in specs if isinstance(spec, Read) for path in _directories(spec.source)]
+    for (name, inner), outer in ((output, path) for output in outputs for path in read):
         if _is_inside(inner, outer) and not _is_hidden(os.path.relpath(inner, outer)):
             raise InvalidUseError(
-                f"the output {name!r} is inside a directory that the job reads, which would read it back: choose another place "
+                f"the output {name!r} is inside a directory that the job reads, which would read it back: choose another path "
                 f"path={inner} inside={outer}"
             )
 
@@ -101,6 +101,6 @@ def _is_hidden(relative: str) -> bool:
     return any(part[0] in "._" and part != "." and "=" not in part for part in relative.split(os.sep))
 
 
-def _place(store: str) -> str:
+def _real_url(store: str) -> str:
     path = local_path(absolute_url(store))
     return store if path is None else os.path.realpath(path)

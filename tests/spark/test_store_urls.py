@@ -32,7 +32,7 @@ def total(out: Path) -> int:
 
 
 @pytest.mark.parametrize("store", ["memory://", "memory://named", "relative"])
-def test_a_store_is_the_same_place_for_all_processes(
+def test_a_store_has_the_same_url_for_all_processes(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -62,6 +62,6 @@ def test_a_function_that_can_not_be_sent_is_refused_before_anything_starts(start
 
 @pytest.mark.parametrize("session", [None, "spark"])
 def test_a_session_is_needed(session: object, spark: SparkSession) -> None:
-    for given in (session, spark.sparkContext):
+    for wrong in (session, spark.sparkContext):
         with pytest.raises(InvalidUseError, match="start needs a Spark session"):
-            tg.Pipeline("p", tg.generate(rows=1).collect()).start(given)
+            tg.Pipeline("p", tg.generate(rows=1).collect()).start(wrong)

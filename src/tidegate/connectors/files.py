@@ -1,4 +1,4 @@
-"""Local files for connectors: from what a user calls a place to a path, and from the system's errors to ours.
+"""Local files for connectors: from a path or URL of a user to an absolute path, and from the system's errors to ours.
 
 Knows nothing of formats, splits or epochs.
 """
@@ -21,13 +21,13 @@ from tidegate.store.filesystem import storage_error
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/", re.IGNORECASE)
 
 
-def local_path(place: str | os.PathLike[str], *, name: str = "path") -> str:
-    """The absolute path of a local place: a path or a ``file://`` URL. Other schemes are refused."""
-    if not isinstance(place, str | os.PathLike):
-        raise InvalidUseError(f"{name} must be a path, not {type(place).__name__} {name}={place!r}")
-    text = os.fspath(place)
+def local_path(path: str | os.PathLike[str], *, name: str = "path") -> str:
+    """The absolute path of something local: a path or a ``file://`` URL. Other schemes are refused."""
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidUseError(f"{name} must be a path, not {type(path).__name__} {name}={path!r}")
+    text = os.fspath(path)
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidUseError(f"{name} must be a path of at least one character {name}={place!r}")
+        raise InvalidUseError(f"{name} must be a path of at least one character {name}={path!r}")
     if not _SCHEME.match(text):
         return os.path.abspath(text)
     url = urlsplit(text)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from job_metrics import job_metrics
+from tidegate.cli.follow import RateNote, counted, follow, summary
 from tidegate.cli.progress import Progress
 from tidegate.cli.run import restore_of
-from tidegate.cli.watch import Pace, counted, follow, summary
 from tidegate.errors import JobFailedError
 from tidegate.runtime.metrics import JobMetrics
 
@@ -63,7 +63,7 @@ def test_watching_ends_after_its_time() -> None:
 
 
 def test_the_pace_is_rows_per_second_over_the_last_second() -> None:
-    pace = Pace(0.0)
+    pace = RateNote(0.0)
     assert pace.note("RUNNING", job_metrics(rows_in=500), 0.5).startswith("RUNNING  0 rows/s  0 checkpoints")
     assert "2 k rows/s" in pace.note("RUNNING", job_metrics(rows_in=2_000, checkpoints_committed=1), 1.0)
     assert "0 rows/s  1 checkpoint  2 restarts" in pace.note(

@@ -20,7 +20,7 @@ from tidegate.connectors.collect import CollectSink
 from tidegate.connectors.foreach import ForEachBatchSink
 from tidegate.connectors.owner import holder, read_owner
 from tidegate.connectors.parquet_sink import ParquetSink
-from tidegate.core.log.ownership import Claim, Owner
+from tidegate.core.log.owner import Claim, Owner
 from tidegate.errors import FencedError, InvalidUseError, RetryableError
 from tidegate.plan.connector import Committable, WriterContext
 
@@ -67,7 +67,7 @@ def test_a_run_that_was_replaced_is_told_by_whom(sink: Any) -> None:
     lease = sink.claim(Claim(mine=ONE))
     sink.claim(Claim(mine=replace(ONE, run="later", term=4))).release()
     for call in (lease.check, lambda: lease.about_to_publish(1, 1)):
-        with pytest.raises(FencedError, match=r"another run has taken this place over.*term=4 host=here pid=7 since=today"):
+        with pytest.raises(FencedError, match=r"another run has taken this sink over.*term=4 host=here pid=7 since=today"):
             call()
 
 
@@ -114,7 +114,7 @@ def test_a_killed_run_is_dead_at_once(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from tidegate.connectors.parquet_sink import ParquetSink\n"
-        "from tidegate.core.log.ownership import Claim, Owner\n"
+        "from tidegate.core.log.owner import Claim, Owner\n"
         "mine = Owner(sink='s', job='j', log='l', term=0, run='r', host='h', pid=1, since='t', store=None)\n"
         "lease = ParquetSink(sys.argv[1]).claim(Claim(mine=mine))\n"
         "lease.about_to_publish(2, 3)\n"

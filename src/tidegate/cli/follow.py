@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.cli.output import rate
+from tidegate.cli.console import rate
 from tidegate.cli.progress import Progress
 from tidegate.runtime.metrics import JobMetrics
 
 POLL_S = 0.1
 
 
-class Watched(Protocol):
+class WatchedJob(Protocol):
     """The part of a job that watching needs."""
 
     @property
@@ -28,7 +28,7 @@ class Watched(Protocol):
 
 
 def follow(
-    job: Watched,
+    job: WatchedJob,
     progress: Progress,
     *,
     on_look: Callable[[JobMetrics], None] | None = None,
@@ -39,7 +39,7 @@ def follow(
 
     ``on_look`` gets the metrics at every look, a few times a second.
     """
-    pace = Pace(time.monotonic())
+    pace = RateNote(time.monotonic())
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while not job.await_termination(poll_s):
         metrics = job.metrics()
@@ -51,7 +51,7 @@ def follow(
     return True
 
 
-class Pace:
+class RateNote:
     """Turns growing counts into a note such as ``RUNNING  3.10 M rows/s  4 checkpoints``."""
 
     def __init__(self, now_s: float, window_s: float = 1.0) -> None:
@@ -78,7 +78,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def summary(job: Watched, seconds: float) -> dict[str, object]:
+def summary(job: WatchedJob, seconds: float) -> dict[str, object]:
     """What a job has done, for people and programs alike."""
     metrics = job.metrics()
     return {

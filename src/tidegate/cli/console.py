@@ -12,7 +12,7 @@ Row: TypeAlias = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class Console:
     """Where results go and in which form."""
 
     as_json: bool = False

@@ -9,7 +9,7 @@ import pytest
 from test_view import commit, takeover
 from torn import torn
 
-from tidegate.core.log.ownership import (
+from tidegate.core.log.owner import (
     Claim,
     Denied,
     Holder,
@@ -19,7 +19,7 @@ from tidegate.core.log.ownership import (
     Take,
     judge,
     replaced,
-    sinks_ahead,
+    sinks_newer,
 )
 from tidegate.core.log.view import LogView
 
@@ -52,9 +52,9 @@ def test_a_leader_that_was_overtaken_before_it_took_the_sink_is_told() -> None:
 
 
 def test_a_log_that_was_rolled_back_beneath_a_running_job_has_to_wait_for_it() -> None:
-    ahead = replace(FORMER, term=8)
-    assert isinstance(verdict(ahead, alive=True, seen="you"), Denied)
-    assert verdict(ahead, alive=False, seen="you") == Take(set_aside=False)
+    newer = replace(FORMER, term=8)
+    assert isinstance(verdict(newer, alive=True, seen="you"), Denied)
+    assert verdict(newer, alive=False, seen="you") == Take(set_aside=False)
 
 
 def test_another_sink_of_the_same_log_needs_to_be_told() -> None:
@@ -92,18 +92,18 @@ def view() -> LogView:
     return LogView([takeover(0), commit(1), commit(2, 1)])
 
 
-def test_sinks_that_have_seen_what_the_log_has_are_not_ahead() -> None:
-    assert sinks_ahead(view(), Seen(2, 2)) is None
-    assert sinks_ahead(LogView(), Seen()) is None
+def test_sinks_that_have_seen_what_the_log_has_are_not_newer() -> None:
+    assert sinks_newer(view(), Seen(2, 2)) is None
+    assert sinks_newer(LogView(), Seen()) is None
 
 
 def test_an_epoch_or_a_checkpoint_that_the_log_lacks_is_lost() -> None:
-    assert "epoch 3" in str(sinks_ahead(view(), Seen(3, 0)))
-    assert "0000000000000003" in str(sinks_ahead(view(), Seen(2, 3)))
-    assert sinks_ahead(LogView(), Seen(1, 0)) is not None
+    assert "epoch 3" in str(sinks_newer(view(), Seen(3, 0)))
+    assert "0000000000000003" in str(sinks_newer(view(), Seen(2, 3)))
+    assert sinks_newer(LogView(), Seen(1, 0)) is not None
 
 
 def test_a_damaged_commit_explains_a_checkpoint_that_the_log_lacks() -> None:
     found = LogView([takeover(0), commit(1), commit(2, 1), torn(commit(3, 2))])
-    assert sinks_ahead(found, Seen(3, 3)) is None
-    assert sinks_ahead(found, Seen(4, 3)) is not None
+    assert sinks_newer(found, Seen(3, 3)) is None
+    assert sinks_newer(found, Seen(4, 3)) is not None

@@ -29,7 +29,7 @@ class Store(Protocol):
         """Where this store is, without secrets."""
 
     def put(self, path: str, *pieces: Piece) -> None:
-        """Write an object, whole or not at all: these pieces, one behind the other. Overwrites."""
+        """Write an object, complete or not at all: these pieces, one after the other. Overwrites."""
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object that must not exist: False when it does. ``RetryableError`` means *unknown*: it may
@@ -45,7 +45,7 @@ class Store(Protocol):
         """
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose path begins with this prefix of whole path parts."""
+        """All objects whose path begins with this prefix of complete path parts."""
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove these; those that are gone already don't matter."""

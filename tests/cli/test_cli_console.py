@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tidegate.cli.output import Output, rate, shown, sized, table_lines
+from tidegate.cli.console import Console, rate, shown, sized, table_lines
 from tidegate.cli.progress import Progress
 
 
@@ -25,7 +25,7 @@ class Clock:
 
 def test_text_and_json_exclude_each_other() -> None:
     people, programs = io.StringIO(), io.StringIO()
-    for output in (Output(False, people), Output(True, programs)):
+    for output in (Console(False, people), Console(True, programs)):
         output.say("hello")
         output.table([{"n": 1}])
         output.document({"n": 1})
@@ -36,7 +36,7 @@ def test_text_and_json_exclude_each_other() -> None:
 
 def test_json_says_no_nan() -> None:
     with pytest.raises(ValueError, match="Out of range"):
-        Output(True, io.StringIO()).document({"n": float("nan")})
+        Console(True, io.StringIO()).document({"n": float("nan")})
 
 
 def test_numbers_stand_right_and_words_left() -> None:

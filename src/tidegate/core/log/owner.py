@@ -69,7 +69,7 @@ class Outrun:
     why: str
 
 
-Verdict: TypeAlias = Take | Denied | Outrun
+OwnershipVerdict: TypeAlias = Take | Denied | Outrun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Claim:
     seen: str | None = None
 
 
-def judge(claim: Claim, holder: Holder | None, *, idle: bool) -> Verdict:
+def judge(claim: Claim, holder: Holder | None, *, idle: bool) -> OwnershipVerdict:
     """May it be taken? ``idle``: the sink shows no rows and none wait."""
     if holder is None:
         return Take(set_aside=False)
@@ -97,7 +97,7 @@ def judge(claim: Claim, holder: Holder | None, *, idle: bool) -> Verdict:
     return Take(set_aside=True) if claim.take or over else Denied(_belongs(owner))
 
 
-def _within_log(claim: Claim, holder: Holder) -> Verdict:
+def _within_log(claim: Claim, holder: Holder) -> OwnershipVerdict:
     mine, owner = claim.mine, holder.owner
     if owner.term > mine.term and owner.run != claim.seen:
         return Outrun(replaced(owner))
@@ -111,15 +111,13 @@ def _within_log(claim: Claim, holder: Holder) -> Verdict:
 def replaced(owner: Owner) -> str:
     """What a run says that finds another in its stead."""
     return (
-        f"another run has taken this place over, this one publishes nothing more: it belongs to the {owner.name} now "
+        f"another run has taken this sink over, this one publishes nothing more: it belongs to the {owner.name} now "
         f"term={owner.term} {owner.whereabouts}"
     )
 
 
 def _runs(owner: Owner) -> str:
-    return (
-        f"the {owner.name} is running and writes here: wait for its end or stop it, or choose another place {owner.whereabouts}"
-    )
+    return f"the {owner.name} is running and writes here: wait for its end or stop it, or choose another path {owner.whereabouts}"
 
 
 def _belongs(owner: Owner) -> str:
@@ -144,7 +142,7 @@ class Seen:
     checkpoint_id: int = 0
 
 
-def sinks_ahead(view: LogView, seen: Seen) -> str | None:
+def sinks_newer(view: LogView, seen: Seen) -> str | None:
     """Why the log must be older than the sinks: a copy was put back, or its newest entries are lost. ``None``: it is not."""
     if seen.epoch >= max(view.next_slot, 1):
         return f"epoch {seen.epoch} was committed and the log ends before it"

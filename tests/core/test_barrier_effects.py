@@ -1,4 +1,4 @@
-"""Effects that are made in one place only."""
+"""Effects that are made by one function only."""
 
 from __future__ import annotations
 
