@@ -24,7 +24,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert exit_.value.code == 0
     assert NAMES == [
-        "demo", "run", "coordinator", "explain", "jobs", "status", "checkpoint", "savepoint", "cancel", "stop", "drain",
+        "demo", "run", "coordinator", "explain", "jobs", "status", "checkpoint", "savepoint", "cancel", "stop", "drain", "signal",
         "checkpoints", "show", "state", "verify", "gc", "doctor", "bench",
     ]  # fmt: skip
     for name in NAMES:
@@ -60,6 +60,7 @@ def test_every_verb_takes_json(name: str) -> None:
         "cancel": ["s", "j", "1"],
         "stop": ["s", "j"],
         "drain": ["s", "j"],
+        "signal": ["s", "j", "k"],
         "explain": ["f"],
         "checkpoints": ["s"],
         "show": ["s", "1"],

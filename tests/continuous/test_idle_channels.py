@@ -37,10 +37,10 @@ def test_a_fan_in_whose_channels_are_all_idle_is_idle_itself_until_one_wakes() -
     fan = Fan([0, 1])
     gives(fan, 0, 10)
     assert gives(fan, 0, IDLE) == []
-    assert gives(fan, 1, IDLE) == [AdvanceWatermark(IDLE)]
+    assert gives(fan, 1, IDLE) == [AdvanceWatermark(10), AdvanceWatermark(IDLE)], "nobody holds it back any more"
     assert gives(fan, 1, IDLE) == [], "said once"
-    assert gives(fan, 1, AWAKE) == [AdvanceWatermark(AWAKE)]
-    assert gives(fan, 1, 7) == [AdvanceWatermark(7)]
+    assert gives(fan, 1, AWAKE) == [AdvanceWatermark(10)]
+    assert gives(fan, 1, 17) == [AdvanceWatermark(17)]
 
 
 def test_an_end_that_leaves_only_idle_channels_makes_the_fan_in_idle() -> None:

@@ -58,3 +58,27 @@ def test_an_input_that_ends_lets_the_others_go_on() -> None:
     assert time.ended() == [AdvanceWatermark(IDLE)]
     del inputs[0]
     assert time.ended() == [], "whoever has no inputs is not idle but at its end"
+
+
+def test_when_all_are_idle_time_goes_on_to_the_furthest_whoever_went_first() -> None:
+    for order in ((0, 1), (1, 0)):
+        time, inputs = merged()
+        time.turn(inputs[0], 299)
+        time.turn(inputs[1], 10)
+        for each in order:
+            time.turn(inputs[each], IDLE)
+        assert time.watermark == 299, "rows that wait for 299 would wait for ever"
+    time, inputs = merged()
+    time.turn(inputs[0], 299)
+    time.turn(inputs[1], 10)
+    time.turn(inputs[0], IDLE)
+    assert time.turn(inputs[1], IDLE) == [AdvanceWatermark(299), AdvanceWatermark(IDLE)]
+
+
+def test_an_end_that_leaves_only_idle_inputs_lets_time_catch_up() -> None:
+    time, inputs = merged()
+    time.turn(inputs[0], 299)
+    time.turn(inputs[1], 10)
+    time.turn(inputs[0], IDLE)
+    del inputs[1]
+    assert time.ended() == [AdvanceWatermark(299), AdvanceWatermark(IDLE)]

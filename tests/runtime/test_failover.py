@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, found_counts, until
 
@@ -85,6 +86,29 @@ def test_a_coordinator_that_resigns_leaves_the_job_to_its_driver(jobs: Jobs, lea
     source.allow()
     assert job.await_termination(30)
     assert found_counts(sink) == expected_counts(table)
+    assert job.metrics()["restarts"] == 0
+
+
+def test_signals_and_parameters_go_through_whoever_leads(jobs: Jobs, leading: list[Leading]) -> None:
+    limit = tg.Parameter("limit", 100)
+
+    def judged(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.set_column(2, "value", pa.array([limit.value] * batch.num_rows, pa.int64()))
+
+    source, sink = GatedSource(events(40_000), rows_per_poll=50, allowed=2_000), MemorySink()
+    job = jobs.start(tg.Pipeline("w", tg.from_source(source).map_batches(judged).write(sink)), interval="100ms")
+    until(lambda: job.metrics()["checkpoints_committed"] >= 2)
+    leading.append(Leading(jobs.store, "w"))
+    until(lambda: leading[0].leader.metrics()["checkpoints_committed"] >= 2, "checkpoints of the coordinator")
+    answer = job.signal("SyncTest")
+    assert answer.kind == "SyncTest" and set(answer.latency_ms) == {0, 1}
+    job.set_parameter("limit", 7)
+    before = source.emitted
+    leading[0].close()  # the driver leads again, and knows the value from the checkpoint
+    source.allow()
+    assert job.await_termination(30)
+    values = [value for _, _, value in sink.rows()]
+    assert values.count(100) == before and values.count(7) == 40_000 - before
     assert job.metrics()["restarts"] == 0
 
 

@@ -46,6 +46,8 @@ def test_a_job_is_steered_from_outside(jobs: Jobs, tmp_path: Path, capsys: pytes
     path = tmp_path / "kept"
     assert told(capsys, "savepoint", jobs.store, "bids", str(path))["epoch"] > epoch
     assert (path / "savepoint.json").exists()
+    answer = told(capsys, "signal", jobs.store, "bids", "SyncTest")
+    assert answer["kind"] == "SyncTest" and set(answer["latency_ms"]) == {"0", "1"}
     assert main(["cancel", jobs.store, "bids", "99"]) == 2
     assert "not in flight" in capsys.readouterr().err
     told(capsys, "drain", jobs.store, "bids")

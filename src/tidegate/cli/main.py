@@ -25,6 +25,7 @@ from tidegate.cli import (
     run,
     savepoint,
     show,
+    signal,
     state,
     status,
     stop,
@@ -34,8 +35,8 @@ from tidegate.cli.console import Console
 from tidegate.errors import JobFailedError, TidegateError
 
 VERBS = (
-    demo, run, coordinator, explain, jobs, status, checkpoint, savepoint, cancel, stop, drain, checkpoints, show, state, verify,
-    gc, doctor, bench,
+    demo, run, coordinator, explain, jobs, status, checkpoint, savepoint, cancel, stop, drain, signal, checkpoints, show, state,
+    verify, gc, doctor, bench,
 )  # fmt: skip
 FAILED = 1
 WRONG_CALL = 2

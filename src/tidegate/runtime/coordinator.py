@@ -32,6 +32,7 @@ from tidegate.runtime.logstore import LogStore
 from tidegate.runtime.remotedriver import RemoteDriver
 from tidegate.runtime.savepoint import read_savepoint
 from tidegate.runtime.security import Tls, needs_seal
+from tidegate.runtime.signals import SignalSetup
 from tidegate.runtime.threads import ThreadPools
 from tidegate.store.open import open_store
 
@@ -165,6 +166,7 @@ class Coordinator:
             checkpointing=True,
             storage_timeout_ms=description.storage_timeout_ms,
             streak=UnalignedStreak(wanted=description.wants_unaligned),
+            signals=SignalSetup(store=open_store(self._store_url)),
             election=self._election,
             leader_timeout_ms=description.leader_timeout_ms,
         )

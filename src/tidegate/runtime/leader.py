@@ -98,7 +98,7 @@ class Leader:
         self.succession = Succession(self, setup, self._gangs, self._blocking, clock=clock, timers=self._timers, threads=threads)
         owner = SignalOwner(
             self.handle, self.post, clock.now_ms, next_checkpoint_id=lambda: self._machine.next_id,
-            gang=lambda: self._gangs.gang, leads=lambda: self.succession.following is None, drains=self._drains,
+            gang=lambda: self._gangs.gang, elsewhere=self.succession.asking, drains=self._drains,
         )  # fmt: skip
         self.signals = Signals(setup.signals, setup.log.paths, owner, self._requests, threads)
         self.signal, self.set_parameter = self.signals.send, self.signals.set_parameter

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tidegate.core.control.ask import SignalAnswer
 from tidegate.core.failure.restart import FailureKind
 from tidegate.errors import CheckpointDisabled, InvalidUseError, ProtocolError
 from tidegate.ids import Epoch
@@ -93,6 +96,8 @@ class Operations:
                 return self._checkpoint(arguments.get("savepoint"))
             case "savepoint":
                 return self._savepoint(str(arguments["path"]))
+            case "signal":
+                return self._signal(arguments)
             case "cancel":
                 return leader.cancel_checkpoint(int(arguments["checkpoint_id"]))
             case "stop":
@@ -122,6 +127,25 @@ class Operations:
             "has_driver": self._host.attached,
             "problems": [str(problem) for problem in leader.problems],
         }
+
+    def _signal(self, arguments: dict[str, Any]) -> Future[dict[str, Any]]:
+        """Send one, or set a parameter to a value that the driver has encoded."""
+        signals, answered = self._leader.signals, Future[dict[str, Any]]()
+        payload = base64.b64decode(str(arguments.get("payload", "")), validate=True)
+        if (name := arguments.get("parameter")) is not None:
+            sent = signals.set_encoded(str(name), payload)
+        else:
+            sent = signals.send(str(arguments["kind"]), payload, arguments.get("mode", "barrier"))
+
+        def done(future: Future[SignalAnswer]) -> None:
+            error = future.exception()
+            if error is not None:
+                answered.set_exception(error)
+            else:
+                answered.set_result(asdict(future.result()) | {"total_ms": future.result().total_ms})
+
+        sent.add_done_callback(done)
+        return answered
 
     def _checkpoint(self, savepoint: str | None) -> Future[int]:
         if not self._leader.checkpointing:

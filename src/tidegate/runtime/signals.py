@@ -5,13 +5,14 @@ Public methods may be called from any thread; everything else runs in the leader
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from tidegate.core.barrier.messages import CheckpointBarrier
 from tidegate.core.checkpoint import effects as do
@@ -57,6 +58,8 @@ ENTRY_BYTES_MAX = 4 * 1024
 """A longer value of a parameter is an object of its own, if there is a store: every manifest would carry it."""
 
 Kind = BarrierControlSignalKind
+Ask = Callable[..., "Future[Any]"]
+"""A verb with arguments, asked over a control line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,28 @@ class SignalOwner:
     """An id that no collection so far reaches."""
     gang: Callable[[], GangState | None]
     """The gang under way."""
-    leads: Callable[[], bool]
-    """No other process leads the job now. Any thread."""
+    elsewhere: Callable[[], Ask | None]
+    """How to ask the process that leads the job, when it is another one. Any thread."""
     drains: Callable[[], None]
     """The stream was told to end."""
+
+
+def asked_elsewhere(ask: Ask, kind: str, payload: bytes, mode: SignalMode, parameter: str | None) -> Future[SignalAnswer]:
+    """Have the leader of another process send it. A leader that is lost meanwhile leaves it unknown whether it was."""
+    answered: Future[SignalAnswer] = Future()
+
+    def done(asked: Future[Any]) -> None:
+        error = asked.exception()
+        if error is not None:
+            answered.set_exception(error)
+        else:
+            answer = asked.result()
+            latency_ms = {int(node): took for node, took in answer["latency_ms"].items()}
+            answered.set_result(SignalAnswer(answer["id"], answer["kind"], answer["mode"], latency_ms))
+
+    encoded = base64.b64encode(payload).decode()
+    ask("signal", kind=kind, payload=encoded, mode=mode, parameter=parameter).add_done_callback(done)
+    return answered
 
 
 class Signals:
@@ -132,11 +153,15 @@ class Signals:
             raise InvalidUseError(
                 f"no function of this job reads such a parameter name={name!r} known={', '.join(known) or 'none'}"
             )
-        return self._open(Kind.SetParameter, known[name].encode(value), "barrier", name)
+        return self.set_encoded(name, known[name].encode(value))
+
+    def set_encoded(self, name: str, value: bytes) -> Future[SignalAnswer]:
+        """The same, with a value that the driver has encoded."""
+        return self._open(Kind.SetParameter, value, "barrier", name)
 
     def _open(self, kind: Kind, payload: bytes, mode: SignalMode, parameter: str | None = None) -> Future[SignalAnswer]:
-        if not self._owner.leads():
-            raise InvalidUseError(f"another process leads this job now, send signals there job={self._paths.job}")
+        if (ask := self._owner.elsewhere()) is not None:
+            return asked_elsewhere(ask, kind.name, payload, mode, parameter)
         if len(payload) > INLINE_PAYLOAD_BYTES:
             self._check_long(kind, len(payload), mode)
         request, future = self._requests.open()

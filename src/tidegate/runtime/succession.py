@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
@@ -212,6 +213,11 @@ class Succession:
     def job(self) -> str:
         """The job's name."""
         return self._leader.job
+
+    def asking(self) -> Callable[..., Future[Any]] | None:
+        """How to ask the leader elsewhere; ``None`` while this process leads. Any thread."""
+        following = self.following
+        return None if following is None else following.ask
 
     def ask(self, verb: str, ours: Callable[[], T]) -> T:
         """What the leader elsewhere says; what this process knows when it leads itself, or nobody can be asked. Blocks."""

@@ -26,12 +26,20 @@ class MergedWatermark:
         channel.watermark = max(channel.watermark, timestamp)
         effects = self.advance()
         if self._is_idle():
-            return effects if was_idle else [AdvanceWatermark(IDLE)]
+            return effects if was_idle else [*self._catch_up(), AdvanceWatermark(IDLE)]
         return effects or ([AdvanceWatermark(max(self.watermark, AWAKE))] if was_idle else [])
 
     def ended(self) -> list[SubtaskEffect]:
         """An input has ended: it holds nothing back any more."""
-        return self.advance() or ([AdvanceWatermark(IDLE)] if self._is_idle() else [])
+        return self.advance() or ([*self._catch_up(), AdvanceWatermark(IDLE)] if self._is_idle() else [])
+
+    def _catch_up(self) -> list[SubtaskEffect]:
+        """Nobody holds anything back: go on to the furthest input, whatever the order in which they went idle."""
+        furthest = max(channel.watermark for channel in self._inputs.values())
+        if furthest <= self.watermark:
+            return []
+        self.watermark = furthest
+        return [AdvanceWatermark(furthest)]
 
     def advance(self) -> list[SubtaskEffect]:
         """Go on to where the slowest input is, if that is further."""
