@@ -83,7 +83,7 @@ def test_only_the_spark_package_and_the_command_line_import_pyspark() -> None:
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text()
-    limit = 400 if package_of(path) == "core" else 500
+    limit = 380 if package_of(path) == "core" else 475  # 400 and 500, less five percent: a file at its limit was cut by it
     assert text.count("\n") <= limit, f"{path.relative_to(ROOT)} has {text.count(chr(10))} lines"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

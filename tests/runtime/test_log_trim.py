@@ -69,7 +69,7 @@ class Case:
         self.source, self.sink = GatedSource(events(2_000), rows_per_poll=10, allowed=600), MemorySink()
         self.world = World(plain(self.source, self.sink), 2, store=self.store, retain=3, **options)
         self.log = LogStore(self.store, "w")
-        self.world.until(lambda: self.world.leader._committed >= 3)
+        self.world.until(lambda: self.world.leader._outcomes.committed >= 3)
         self.history: list[LogRecord] = []
         self.trimmed = trimmed
         if entries:
@@ -351,8 +351,8 @@ def test_gc_trims_what_a_leader_left_behind() -> None:
 def test_gc_beside_a_live_leader_takes_nothing_away_from_it() -> None:
     case = Case(seed=5)
     for _ in range(16):
-        before = case.world.leader._committed
-        case.world.until(lambda before=before: case.world.leader._committed >= before + 9)  # type: ignore[misc]
+        before = case.world.leader._outcomes.committed
+        case.world.until(lambda before=before: case.world.leader._outcomes.committed >= before + 9)  # type: ignore[misc]
         collect(case.store, "w", 2)
     assert len(case.bases()) == 2
     case.source.allow()
@@ -376,7 +376,7 @@ def test_collecting_looks_again_if_the_job_has_committed_meanwhile(case: Case) -
 
 def test_a_leader_keeps_its_log_short_and_the_next_one_goes_on_from_it() -> None:
     case = Case(seed=3)
-    case.world.until(lambda: case.world.leader._committed >= 3 * EVERY)
+    case.world.until(lambda: case.world.leader._outcomes.committed >= 3 * EVERY)
     assert len(case.log.slots()) < 2 * EVERY + 10 and len(case.bases()) == 2
     case.world.kill_leader()
     case.world.lead()

@@ -53,7 +53,7 @@ def begun() -> tuple[World, Any, GatedSource, MemorySink]:
     source, sink = GatedSource(events(3_000, keys=3_000), rows_per_poll=50, allowed=1_200), MemorySink()
     store = Watched(open_store("memory://"))
     world = World(job(source, sink), 2, store=store, retain=2)
-    world.until(lambda: world.leader._committed >= 3 and source.emitted == 1_200)
+    world.until(lambda: world.leader._outcomes.committed >= 3 and source.emitted == 1_200)
     world.until(lambda: world.leader._machine.log.head is not None and world.leader._machine.log.head.objects)
     return world, store, source, sink
 
@@ -62,7 +62,7 @@ def challenged(first: World, store: Any, source: GatedSource, sink: MemorySink) 
     """A second driver commits far beyond what is retained; the first stands still meanwhile."""
     second = World(job(source, sink), 2, store=store._store, retain=2, seed=1)
     source.allow(800)
-    second.until(lambda: second.leader._committed >= 8 and source.emitted == 2_000)
+    second.until(lambda: second.leader._outcomes.committed >= 8 and source.emitted == 2_000)
     head = first.leader._machine.log.head
     assert head is not None and objects_fault(store, head) is not None, "what the first would start from was collected"
     store.changes.clear()

@@ -126,13 +126,13 @@ def test_garbage_is_collected_one_round_at_a_time() -> None:
     world, _, _ = world_of(600)
     garbage = world.leading.threads.executor("garbage")
     garbage.run_one = lambda: None  # type: ignore[attr-defined]
-    world.until(lambda: world.leader._committed >= 12)
+    world.until(lambda: world.leader._outcomes.committed >= 12)
     assert len(garbage.waiting) == 1  # type: ignore[attr-defined]
 
 
 def test_the_leader_does_not_keep_the_complete_log_in_memory() -> None:
     world, _, _ = world_of(600, retain=2)
-    world.until(lambda: world.leader._committed >= 6)
+    world.until(lambda: world.leader._outcomes.committed >= 6)
     world.kill_leader()
     world.lead()
     world.until(lambda: world.leader.status == "RUNNING")
@@ -143,7 +143,7 @@ def test_the_leader_does_not_keep_the_complete_log_in_memory() -> None:
 def test_what_a_commit_costs_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that commits every second has millions of entries after a month."""
     world, _, _ = world_of(600, retain=2)
-    world.until(lambda: world.leader._committed >= 25)
+    world.until(lambda: world.leader._outcomes.committed >= 25)
     walked: list[int] = []
     lineage = LogView.lineage
 
@@ -153,8 +153,8 @@ def test_what_a_commit_costs_does_not_grow_with_the_log(monkeypatch: pytest.Monk
             yield epoch
 
     monkeypatch.setattr(LogView, "lineage", counted)
-    before = world.leader._committed
-    world.until(lambda: world.leader._committed > before)
+    before = world.leader._outcomes.committed
+    world.until(lambda: world.leader._outcomes.committed > before)
     assert 0 < len(walked) < 12
 
 
@@ -201,7 +201,7 @@ def test_garbage_and_hints_that_fail_do_not_fail_the_job(verb: str, error: Excep
 
     setattr(store, verb, fails)
     world, source, sink = world_of(600, store=store, unaligned="always", credit_bytes=600)
-    world.until(lambda: world.leader._committed >= 5 and failures)
+    world.until(lambda: world.leader._outcomes.committed >= 5 and failures)
     source.allow()
     world.finish()
     assert sink.rows() == rows_of(source.table)
@@ -274,6 +274,6 @@ def test_a_node_that_joins_a_gang_that_is_already_over_is_sent_home() -> None:
 def test_the_story_of_a_start_does_not_spell_out_the_complete_log() -> None:
     """The text of every manifest that ever was may be larger than memory."""
     world, _, _ = world_of(600)
-    world.until(lambda: world.leader._committed >= 3)
+    world.until(lambda: world.leader._outcomes.committed >= 3)
     entries = tuple(LogStore(world.store, "w").read())
     assert len(entries) >= 4 and len(repr(LogRead(entries))) < 200

@@ -48,7 +48,7 @@ def test_a_deposed_driver_and_its_gang_do_no_harm_to_the_outputs(seed: int, tmp_
     dice = random.Random(seed)
     source = GatedSource(events(1_200), rows_per_poll=20, fed=True)
     first = World(pipeline(source, tmp_path), 2, seed=seed, **dice.choice(MODES))
-    first.until(lambda: first.leader._committed >= dice.randrange(2, 5))
+    first.until(lambda: first.leader._outcomes.committed >= dice.randrange(2, 5))
     Challenger.choice = older(first, dice)
     second = Challenger(pipeline(source, tmp_path), 3, seed=seed, store=first.store, **dice.choice(MODES))
     worlds: list[World] = [first, second]

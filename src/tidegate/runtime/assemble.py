@@ -23,10 +23,11 @@ from tidegate.runtime.chain import Chain
 from tidegate.runtime.continuous import open_reader
 from tidegate.runtime.link import Intake
 from tidegate.runtime.metrics import NodeReport, OperatorMetrics
+from tidegate.runtime.route import receivers
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.skew import InputSkew, SkewLimit
 from tidegate.runtime.source import Reader
-from tidegate.runtime.task import Snapshots, StageTask, receivers
+from tidegate.runtime.task import Snapshots, StageTask
 from tidegate.runtime.threads import Threads
 from tidegate.wire.transport import ChannelId
 

@@ -31,9 +31,10 @@ from tidegate.ids import Epoch, Term
 from tidegate.operators.source import Read
 from tidegate.plan.connector import Committable
 from tidegate.plan.physical import Edge
+from tidegate.runtime.route import receivers
 from tidegate.runtime.setup import NodeSetup
 from tidegate.runtime.snapshotfile import Encoded, encode_inflight, encode_run
-from tidegate.runtime.task import StageTask, receivers
+from tidegate.runtime.task import StageTask
 from tidegate.runtime.threads import Threads
 from tidegate.state.run import Frozen, Run
 from tidegate.store.interface import Store

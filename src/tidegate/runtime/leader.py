@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -44,8 +43,9 @@ from tidegate.runtime.mailbox import Mailbox
 from tidegate.runtime.metrics import JobMetrics
 from tidegate.runtime.opening import Opening
 from tidegate.runtime.operations import Operations
+from tidegate.runtime.outcomes import Outcomes
 from tidegate.runtime.remotedriver import RemoteDriver
-from tidegate.runtime.report import aborted, committed, stepped_down
+from tidegate.runtime.report import stepped_down
 from tidegate.runtime.requests import Requests
 from tidegate.runtime.signals import SignalOwner, Signals
 from tidegate.runtime.sinks import SinkPublisher
@@ -57,7 +57,6 @@ from tidegate.wire._gen import control_pb2 as pb
 
 log = logging.getLogger("tidegate")
 
-HISTORY_MAX = 1_000
 STOP_LIMIT_MS = 45_000
 ASK_LIMIT_S = 5.0
 
@@ -89,9 +88,6 @@ class Leader:
         self._held = setup.hold
         self._taken_over = threading.Event()
         self._requests = Requests()
-        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
-        self._committed = 0
-        self._streak = setup.streak
         self._stop_requested = self._draining = self._over = False
         self.log = setup.log
         self._operations = Operations(self, setup.gangs.host)
@@ -102,6 +98,7 @@ class Leader:
         )  # fmt: skip
         self.signals = Signals(setup.signals, setup.log.paths, owner, self._requests, threads)
         self.signal, self.set_parameter = self.signals.send, self.signals.set_parameter
+        self._outcomes = Outcomes(self.job, self._gangs, self._patience, self._requests, self.signals, setup.streak)
         self.checkpointing = setup.checkpointing
         self.status = "RUNNING" if self.succession.adopts else "STARTING"
         self.error: JobFailedError | None = None
@@ -267,7 +264,7 @@ class Leader:
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Committed and aborted checkpoints of this run."""
-        return self.succession.ask("checkpoints", lambda: list(self._history))
+        return self.succession.ask("checkpoints", lambda: list(self._outcomes.history))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -283,7 +280,7 @@ class Leader:
         return self._threads.executor(name).submit(work)
 
     def _metrics(self) -> JobMetrics:
-        counts = {"committed": self._committed, "waits": self._patience.total}
+        counts = {"committed": self._outcomes.committed, "waits": self._patience.total}
         return job_metrics(self.status, self._gangs, self._watch, self.signals, self._machine, **counts)
 
     # -- what nodes say: called from the server's threads ----------------------------------------------------------
@@ -324,7 +321,7 @@ class Leader:
 
     def verdict(self, failure: Failure) -> RestartVerdict:
         """A store that somebody has to fix first is waited for; that is none of the restarts that are counted."""
-        if not failure.waits(has_run=self._committed > 0 or self.restored_from is not None):
+        if not failure.waits(has_run=self._outcomes.committed > 0 or self.restored_from is not None):
             return self._gangs.restarts.lost(failure)
         self._watch.failed(ProblemKind.NODES, failure.text)
         return self._patience.failed()
@@ -394,7 +391,7 @@ class Leader:
             case do.SendInject():
                 self.signals.inject(effect)
             case do.CheckpointCompleted() | do.CheckpointAborted() | do.RequestRefused():
-                self._note(effect)
+                self._outcomes.note(effect)
             case do.JobFinished():
                 self.finish("FINISHED")
             case do.JobStopped():
@@ -454,29 +451,6 @@ class Leader:
         self._threads.executor(name).submit(work, argument).add_done_callback(done)
 
     # -- outcomes --------------------------------------------------------------------------------------------------
-
-    def _note(self, effect: do.CheckpointCompleted | do.CheckpointAborted | do.RequestRefused) -> None:
-        match effect:
-            case do.CheckpointCompleted():
-                self._committed += 1
-                self._gangs.restarts.progressed()
-                self._gangs.totals.committed(effect.checkpoint_id, effect.epoch)
-                self._patience.passed()
-                if warning := self._streak.committed(effect.manifest.is_unaligned):
-                    # Not raised as a warning: this thread must outlive whoever turns warnings into errors.
-                    log.warning("ThresholdTooLow: %s job=%s", warning, self.job)
-                self._history.append(committed(effect))
-                self.signals.completed(effect.manifest)
-                self._requests.committed(effect.requests, effect.epoch, wait=effect.manifest.is_savepoint)
-            case do.CheckpointAborted():
-                log.info("checkpoint aborted: %s checkpoint_id=%s job=%s", effect.reason, effect.checkpoint_id, self.job)
-                self._history.append(aborted(effect))
-                self.signals.aborted(effect.checkpoint_id)
-                self._requests.answer(effect.requests, effect.error)
-            case do.RequestRefused():
-                self._requests.answer((effect.request_id,), InvalidUseError(effect.reason))
-            case _:
-                assert_never(effect)
 
     def finish(self, status: str) -> None:
         self.status = status

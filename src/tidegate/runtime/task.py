@@ -38,12 +38,12 @@ from tidegate.ids import Epoch
 from tidegate.operators.map import MapOperator
 from tidegate.operators.sink import SinkOperator
 from tidegate.plan.connector import Committable
-from tidegate.plan.physical import Edge, Stage
+from tidegate.plan.physical import Stage
 from tidegate.plan.signals import Signalled, Told
 from tidegate.runtime.chain import Chain
+from tidegate.runtime.route import Outputs
 from tidegate.runtime.skew import SkewLimit
 from tidegate.runtime.source import Reader
-from tidegate.state.keygroups import partition
 from tidegate.state.run import Frozen
 from tidegate.values import BEGINNING_OF_TIME, END_OF_TIME
 from tidegate.wire.arrow import event_of
@@ -138,7 +138,7 @@ class StageTask:
         self._mapper = next((o for o in operators if isinstance(o, MapOperator)), None)
         self.signalled = tuple(o for o in operators if isinstance(o, Signalled))
         self.sinks = {name: o for name, o in chain.named if isinstance(o, SinkOperator)}
-        self._outputs = _output_ids(stage.outputs, subtask, parallelism)
+        self._outputs = Outputs(stage.outputs, subtask, parallelism, key_groups)
         self._work: deque[Work] = deque()
         self._stopping = False
         self._awaits_function = False
@@ -454,29 +454,5 @@ class StageTask:
                 self.protocol.emit(output_id, piece)
         elif piece.num_rows:
             self.rows_out += piece.num_rows
-            for edge, ids in self._outputs:
-                self._send(edge, ids, piece)
-
-    def _send(self, edge: Edge, ids: Sequence[int], batch: pa.RecordBatch) -> None:
-        if edge.kind == "forward" or self._parallelism == 1:
-            self.protocol.emit(ids[0], event_of(batch))
-            return
-        for output_id, part in zip(ids, partition(batch, edge.keys, self._parallelism, self._key_groups), strict=True):
-            if part is not None and part.num_rows:
+            for output_id, part in self._outputs.route(piece):
                 self.protocol.emit(output_id, event_of(part))
-
-
-def _output_ids(edges: Sequence[Edge], subtask: int, parallelism: int) -> list[tuple[Edge, list[int]]]:
-    """Outputs are numbered edge by edge, receiver by receiver."""
-    result: list[tuple[Edge, list[int]]] = []
-    at = 0
-    for edge in edges:
-        width = len(receivers(edge, subtask, parallelism))
-        result.append((edge, list(range(at, at + width))))
-        at += width
-    return result
-
-
-def receivers(edge: Edge, subtask: int, parallelism: int) -> range:
-    """The subtasks that this subtask sends to over an edge; by symmetry also those that it receives from."""
-    return range(subtask, subtask + 1) if edge.kind == "forward" else range(parallelism)

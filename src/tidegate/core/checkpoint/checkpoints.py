@@ -38,7 +38,12 @@ from tidegate.ids import CheckpointId, Epoch, NodeId
 
 ABORTS_PER_COLLECTION = 8
 CheckpointEvent: TypeAlias = (
-    events.InjectionAcked | events.NodePrepared | events.NodeDeclined | events.CommitAcked | events.CancelRequested
+    events.InjectionAcked
+    | events.NodePrepared
+    | events.NodeDeclined
+    | events.CommitAcked
+    | events.CancelRequested
+    | events.ControlChanged
 )
 
 
@@ -151,6 +156,9 @@ class Checkpoints:
                 return self._commit_acked(event)
             case events.CancelRequested():
                 return self._cancel(event, now_ms)
+            case events.ControlChanged():
+                self.control = event
+                return []
             case _:
                 assert_never(event)
 

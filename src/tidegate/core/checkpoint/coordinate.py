@@ -43,8 +43,7 @@ class DistributedCheckpointCoordinator:
     ) -> None:  # fmt: skip
         self.shape, self.config = shape, config
         self.leader, self.host, self.pid, self.role = leader, host, pid, role
-        self.mode = Mode.READING
-        self.metrics = CoordinatorMetrics()
+        self.mode, self.metrics = Mode.READING, CoordinatorMetrics()
         self.leadership = Leadership(config, leader, host, pid, role)
         self.gang = Gang()
         self.publishing = PublishQueue.of(config)
@@ -116,8 +115,6 @@ class DistributedCheckpointCoordinator:
                 self._node_drained(event)
             case events.Published() | events.PublishFailed() | events.Hidden() | events.HideFailed():
                 self._sink_answered(self.publishing.answered(event, now_ms))
-            case events.ControlChanged():
-                self.checkpoints.control = event
             case events.Tick():
                 pass
             case _:
