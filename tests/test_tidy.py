@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,13 @@ def test_the_functions_that_the_architecture_follows_exist(path: str, name: str)
     found = [node for node in ast.parse((SOURCE / path).read_text()).body if getattr(node, "name", "") == owner]
     assert found, f"{path} has no {owner}"
     assert not method or method in {getattr(node, "name", "") for node in ast.walk(found[0])}, f"{owner} has no {method}"
+
+
+def test_a_batchs_way_crosses_few_packages() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    way = text[text.index("**A batch**") : text.index("**A barrier**")]
+    packages = [path.split("/")[0] for path, _ in re.findall(rf"`((?:{PACKAGES})/[\w/]+\.py)::([\w.]+)`", way)]
+    assert len(packages) >= 8 and sum(before != after for before, after in pairwise(packages)) <= 15
 
 
 def test_the_architecture_follows_a_batch_a_barrier_and_a_recovery() -> None:

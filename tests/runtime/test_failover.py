@@ -204,7 +204,8 @@ def test_coordinator_failover_and_recovery(jobs: Jobs, processes: list[Process],
         over.set()
         thread.join()
     assert took_s < 5
-    assert gap_s < max(0.25, 2 * usual_s), "a busy machine has gaps of its own"
+    # A busy machine has gaps of its own; and a barrier that was half injected holds rows for the alignment timeout, a second.
+    assert gap_s < max(0.25, 2 * usual_s) + 1
     if number == signal.SIGSTOP:
         processes[0].kill(signal.SIGCONT)
     source.allow()
