@@ -51,6 +51,7 @@ class RemoteDriver:
         calls = Calls(lambda call: connection.send(pb.CoordinatorMessage(term=self.term, call=call)))
         with self._lock:
             self._connection, self._calls = connection, calls
+        connection.send(pb.CoordinatorMessage(term=self.term, adopted=pb.Adopted(epoch=-1)))  # from now on it may ask, too
         self.on_change()
 
     def detach(self, connection: ControlStream, error: Exception | None) -> None:
