@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tidegate.api.job import Job
 from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.failure.restart import RestartPolicy
 from tidegate.core.log.view import Commit, LogRecord, LogView
-from tidegate.errors import JobFailedError
+from tidegate.errors import JobFailedError, RetryableError
 from tidegate.plan.connector import Committable, Offset, Polled, Split, WriterContext
 from tidegate.runtime.contend import Contend
 from tidegate.runtime.gang import Launcher
@@ -322,7 +323,10 @@ class Jobs:
         return job
 
     def log(self, job: str) -> list[LogRecord]:
-        """The job's log."""
+        """The job's log. One that goes on faster than a busy machine reads it is read again."""
+        for _ in range(20):
+            with suppress(RetryableError):
+                return LogStore(open_store(self.store), job).read()
         return LogStore(open_store(self.store), job).read()
 
     def manifests(self, job: str) -> list[CheckpointManifest]:

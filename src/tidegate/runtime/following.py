@@ -28,7 +28,7 @@ from tidegate.wire._gen import control_pb2 as pb
 log = logging.getLogger("tidegate")
 
 LOOK_MS = 250
-PREFERENCE_MS = 700
+PREFERENCE_MS = 300
 """A coordinator that stands by is let go first: it was put there to lead."""
 NO_GANG = 1 << 62
 FOR_EVER_S = 1e9
