@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, failure, found_counts, once, until
+from runtime_jobs import GatedSource, Jobs, MemorySink, counts, events, expected_counts, failure, found_counts, until
 from test_failover_phases import Halting
 
 import tidegate as tg
 from tidegate.core.failure.election import LeaderBeat
-from tidegate.core.failure.restart import RestartPolicy
 from tidegate.errors import FencedError, RetryableError
 from tidegate.runtime.gang import Exit, GangState, LocalHost
 from tidegate.runtime.gangs import Gangs, GangSetup
@@ -268,24 +266,3 @@ def test_a_driver_that_follows_a_coordinator_says_so_when_another_driver_replace
     assert second.await_termination(30)
     one.close()
     assert found_counts(sink) == expected_counts(source.table)
-
-
-@pytest.mark.slow
-def test_a_driver_that_leads_again_does_not_start_a_gang_that_it_wanted_to_start_long_ago(jobs: Jobs) -> None:
-    """A coordinator took over while the driver waited to start its lost gang again, and started one; that one goes on."""
-    job, source, sink = begun(jobs, restarts=RestartPolicy(first_wait_ms=6_000, longest_wait_ms=6_000))
-    source.on_poll = once(RuntimeError("no"))
-    until(lambda: job.status == "RESTARTING", "a lost gang")
-    began, one = time.monotonic(), Halting(jobs.store, "w")
-    source.allow(500)
-    gang = until(lambda: jobs.view("w").gang, "the coordinator's gang")
-    one.halt("create log", "killed")
-    source.allow(500)
-    until(one.reached.is_set)
-    until(lambda: jobs.view("w").term > one.leader.term, "the driver")
-    assert time.monotonic() - began < 6
-    until(lambda: time.monotonic() - began > 6.5)
-    one.close()
-    source.allow()
-    assert job.await_termination(30) and found_counts(sink) == expected_counts(source.table)
-    assert jobs.view("w").gang == gang

@@ -211,7 +211,7 @@ class Driver(World):
 
     @property
     def committed(self) -> int:
-        return self.leader._committed
+        return self.leader._outcomes.committed
 
     def commits(self, more: int) -> None:
         """Step until so many more are committed."""

@@ -262,7 +262,14 @@ class Succession:
     def replaced(self, by: LeaderBeat) -> None:
         """Another driver has taken over from the leader elsewhere: that ends this one. Any thread."""
         taken = Takeover(
-            slot=by.term, term=by.term, write_id="heartbeat", leader=by.leader, host=by.host, pid=by.pid, wall_ms=by.since_ms, role=by.role
+            slot=by.term,
+            term=by.term,
+            write_id="heartbeat",
+            leader=by.leader,
+            host=by.host,
+            pid=by.pid,
+            wall_ms=by.since_ms,
+            role=by.role,
         )
         why = stepped_down(do.Replaced(taken, by.term))
         self._leader.post(partial(self._leader.give_up, Failure(FailureKind.SETUP, why)))
