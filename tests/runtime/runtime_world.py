@@ -291,10 +291,19 @@ class World:
     def lead(self, restore: Any = "latest", name: str | None = None) -> Leader:
         """Begin a leader on the store as it is."""
         actor = Actor("leader")
+        setup = self.setup(restore, name or f"leader{self.random.random()}")
+        self.leader = Leader(setup, clock=self.clock, threads=actor.threads)
+        self.leader._mailbox = actor.mailbox
+        self.leader.check()
+        self.leading = actor
+        actor.launch_job(self.leader.run)  # type: ignore[arg-type]
+        return self.leader
+
+    def setup(self, restore: Any, name: str) -> LeaderSetup:
+        """What a leader is made of."""
         shape = plan_shape(self.plan, self.parallelism)
-        name = name or f"leader{self.random.random()}"
         publisher = SinkPublisher(self.plan)
-        setup = LeaderSetup(
+        return LeaderSetup(
             coordinator=DistributedCheckpointCoordinator(shape, coordinator_config(self.config), leader=name),
             log=LogStore(self.store, self.plan.job),
             gangs=GangSetup(
@@ -308,12 +317,6 @@ class World:
             overwrite=False,
             checkpointing=self.config.enabled,
         )
-        self.leader = Leader(setup, clock=self.clock, threads=actor.threads)
-        self.leader._mailbox = actor.mailbox
-        self.leader.check()
-        self.leading = actor
-        actor.launch_job(self.leader.run)  # type: ignore[arg-type]
-        return self.leader
 
     def _launch(self, gang: int, restore_url: str | None = None) -> Launch:
         specs = [spec for stage in self.plan.stages for spec in stage.operators if isinstance(spec, Read)]

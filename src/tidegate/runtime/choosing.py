@@ -63,6 +63,11 @@ class RestoreChoosing:
         """Ask; the answer goes to the coordinator."""
         self._leader.later("log", self._decide, None)
 
+    def _choose_as(self, machine: DistributedCheckpointCoordinator) -> None:
+        """Ask again, if the same coordinator still wants to know: another leader may have led since."""
+        if machine is self._leader.machine:
+            self.choose()
+
     def passed(self) -> None:
         """A gang starts: there was an answer."""
         self._patience.passed()
@@ -75,7 +80,7 @@ class RestoreChoosing:
                 unread = f"the checkpoint to go on from can't be read: {why}"
                 self._leader.give_up(Failure(FailureKind.STORAGE_UNAVAILABLE, unread), failures)
             case RestartAfter(wait_ms):
-                self._timers.at(self._clock.now_ms() + wait_ms, self.choose)
+                self._timers.at(self._clock.now_ms() + wait_ms, partial(self._choose_as, self._leader.machine))
             case _:
                 assert_never(verdict)
 

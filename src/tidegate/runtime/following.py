@@ -41,8 +41,14 @@ class Owner(Protocol):
     def job(self) -> str:
         """The job's name."""
 
-    def lead_again(self) -> None:
-        """Nobody leads: take over."""
+    def lead_again(self, following: Following) -> None:
+        """Nobody leads, or nobody who can be reached: take over."""
+
+    def leader_found(self) -> None:
+        """There is a line to a leader."""
+
+    def replaced(self, by: LeaderBeat) -> None:
+        """Another driver leads: this one has nothing more to do."""
 
     def led_to_its_end(self, status: str, error: str | None) -> None:
         """The leader says that the job is over."""
@@ -75,7 +81,7 @@ class Following:
         self._moved = moved
         self._threads = threads
         self._hello = hello
-        self._term = term
+        self._term = self._first_term = term
         self._over = False
         self._broken = False
         self._watch = LeaderWatch(timeout_ms + PREFERENCE_MS)
@@ -92,6 +98,10 @@ class Following:
         """Ask the leader."""
         return self._calls.call(verb, **arguments)
 
+    def retire(self) -> None:
+        """Obey nobody from now on. Never blocks."""
+        self._over = True
+
     def close(self) -> None:
         """Follow no more. Blocks for a while."""
         self._over = True
@@ -107,6 +117,7 @@ class Following:
         self._calls = Calls(lambda call: self._line.send(pb.NodeMessage(term=self._term, call=call)))
         self._line.send(pb.NodeMessage(term=self._term, hello=self._hello))
         log.info("following the leader: %s job=%s", beat.whereabouts, self._owner.job)
+        self._owner.leader_found()
 
     def leader_lost(self, reason: Exception) -> None:
         """The gang goes on."""
@@ -130,7 +141,7 @@ class Following:
                     self._reply(refusal(message.call, stale))
                     return
                 self._term = message.term
-                self._threads.executor("orders").submit(self._perform, message.call)
+                self._threads.executor("sinks").submit(self._perform, message.call)  # beside nothing that this driver publishes
             case _:
                 pass  # what is said to nodes
 
@@ -193,14 +204,18 @@ class Following:
         match seen:
             case Vacant(LeaderBeat(status="FINISHED" | "STOPPED" as status)):
                 self._owner.led_to_its_end(status, None)
-            case Vacant():
-                self._owner.lead_again()
-            case Silent():
-                self._owner.lead_again()
+            case Vacant() | Silent():
+                self._owner.lead_again(self)
             case Alive(newest) | Unsure(newest):
-                if self._broken and isinstance(quick, Silent):
-                    self._owner.lead_again()
-                else:
-                    self._owner.led_elsewhere(newest.status)
+                self._look_at(newest, silent=isinstance(quick, Silent))
             case _:
                 assert_never(seen)
+
+    def _look_at(self, newest: LeaderBeat, *, silent: bool) -> None:
+        """Its heartbeats come, but perhaps nothing else does: one that is cut off from the driver leads nobody."""
+        if newest.role == "driver" and newest.term > self._first_term:
+            self._owner.replaced(newest)
+        elif (self._broken and silent) or self._line.unheard(self._timeout_s):
+            self._owner.lead_again(self)
+        else:
+            self._owner.led_elsewhere(newest.status)

@@ -14,7 +14,7 @@ from tidegate.core.checkpoint.manifest import CheckpointManifest
 from tidegate.core.checkpoint.prepare import PrepareAck
 from tidegate.core.failure.restart import Failure, FailureKind, first_cause
 from tidegate.core.log.codec import parse
-from tidegate.errors import CorruptDataError, NodeStalled
+from tidegate.errors import CorruptDataError, FencedError, NodeStalled
 from tidegate.ids import NO_TERM, GangNumber, NodeId, Term
 from tidegate.runtime.activity import told
 from tidegate.runtime.failure import failure_of
@@ -72,22 +72,45 @@ class LocalHost:
         self._launch = launch
         self._lock = threading.Lock()
         self._gang: GangNumber | None = None
+        self._newest = -1
         self._on_exit: Callable[[Exit | None], None] = lambda why: None
+        self._next: tuple[GangNumber, str | None, Callable[[Exit | None], None]] | None = None
+        """What waits for the end of a gang that still runs."""
 
     def start(self, gang: GangNumber, restore_url: str | None, on_exit: Callable[[Exit | None], None]) -> None:
-        """Launch it."""
-        launch = self._launch(gang, restore_url)
+        """Launch it, once nothing else runs: a leader that was replaced may have left a gang. Its own late order is refused."""
         with self._lock:
+            if gang <= self._newest:
+                raise FencedError(f"a newer gang was started here gang={gang} newest={self._newest}")
+            self._newest, self._next = gang, (gang, restore_url, on_exit)
+            runs = self._gang is not None
+        if runs:
+            self._launcher.cancel()
+        else:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        with self._lock:
+            if self._next is None or self._gang is not None:
+                return
+            (gang, restore_url, on_exit), self._next = self._next, None
             self._gang, self._on_exit = gang, on_exit
-        self._launcher.start(launch, partial(self._exited, gang))
+        try:
+            self._launcher.start(self._launch(gang, restore_url), partial(self._exited, gang))
+        except BaseException:
+            with self._lock:
+                self._gang = None
+            raise
 
     def watch(self, gang: GangNumber, on_exit: Callable[[Exit | None], None]) -> None:
         """Whoever asked before is told nothing any more."""
         with self._lock:
-            runs = self._gang == gang
+            runs, waits = self._gang == gang, self._next is not None and self._next[0] == gang
             if runs:
                 self._on_exit = on_exit
-        if not runs:
+            elif self._next is not None and waits:
+                self._next = (gang, self._next[1], on_exit)
+        if not runs and not waits:
             on_exit(Exit(FailureKind.LOST, "it does not run"))
 
     @property
@@ -100,12 +123,17 @@ class LocalHost:
             on_exit = self._on_exit
             self._gang = None
         on_exit(why)
+        self._start_next()
 
     def running(self) -> int | None:
         return self._launcher.running()
 
     def cancel(self) -> None:
+        with self._lock:
+            waited, self._next = self._next, None
         self._launcher.cancel()
+        if waited is not None:
+            waited[2](Exit(FailureKind.LOST, "it was cancelled before it could start"))
 
     def join(self, timeout_s: float) -> bool:
         return self._launcher.join(timeout_s)
@@ -143,6 +171,8 @@ class JoinedNode:
     pid: int
     host: str
     left: bool = False
+    moved: bool = False
+    """It has said that it obeys a later leader."""
     named: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
@@ -153,9 +183,18 @@ class GangState:
     """Facts about the gang under way. Leader thread only."""
 
     def __init__(
-        self, number: GangNumber, size: int, manifest: CheckpointManifest | None, term: Term = NO_TERM, *, adopting: bool = False
+        self,
+        number: GangNumber,
+        size: int,
+        manifest: CheckpointManifest | None,
+        term: Term = NO_TERM,
+        *,
+        adopting: bool = False,
+        head: CheckpointManifest | None = None,
     ) -> None:
         self.number = number
+        self._head = head
+        """The log's newest checkpoint, where it may differ from what the gang started from: a savepoint is of another log."""
         self.adopting = adopting
         """It was started by an earlier leader, and its nodes are coming over."""
         self.term = term
@@ -200,9 +239,9 @@ class GangState:
         return any(member.connection.hello.draining for member in self.members.values())
 
     def _adopted(self) -> pb.Adopted:
-        if self.manifest is None:
+        if self._head is None:
             return pb.Adopted(epoch=-1)
-        return pb.Adopted(epoch=self.manifest.epoch, checkpoint_id=self.manifest.checkpoint_id)
+        return pb.Adopted(epoch=self._head.epoch, checkpoint_id=self._head.checkpoint_id)
 
     def _welcome(self) -> pb.Welcome:
         peers = [pb.Peer(node=node, address=member.address) for node, member in self.members.items()]
@@ -244,7 +283,7 @@ class GangState:
         """A node's line is gone. That it returned when it was told to, or was ended by force, is no reason for anything."""
         member = self.members[node]
         member.left = True
-        if self.forced or (error is None and self.stopping):
+        if self.forced or member.moved or (error is None and self.stopping):
             return
         stalled = isinstance(error, NodeStalled)
         text = f"{self._who(node)} {'stands still' if stalled else 'is gone'}: {error or 'it returned by itself'}"

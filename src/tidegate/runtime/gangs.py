@@ -153,8 +153,11 @@ class Gangs:
 
     def adopt(self, number: GangNumber, manifest: CheckpointManifest | None) -> None:
         """Go on with the gang of an earlier leader, if all of it comes over."""
-        gang = self.gang = GangState(number, self._setup.parallelism, manifest, self._owner.term, adopting=True)
-        self.totals.started(number, None if manifest is None else manifest.epoch)
+        # Nodes that were not welcomed yet start where the others did: from the savepoint, while nothing is committed.
+        savepoint = self._setup.savepoint if manifest is None else None
+        start = savepoint.manifest if savepoint else manifest
+        gang = self.gang = GangState(number, self._setup.parallelism, start, self._owner.term, adopting=True, head=manifest)
+        self.totals.adopted(number)
         size, limit_ms, host = self._setup.parallelism, self._setup.adopt_timeout_ms, self._setup.host
         self._adoption = Adoption(size, self._clock.now_ms(), limit_ms, has_driver=host.attached)
         log.info("waiting for the nodes of gang=%s to come over job=%s", number, self._owner.job)
@@ -165,12 +168,23 @@ class Gangs:
     def driver_changed(self) -> None:
         """The driver of a gang has come or gone."""
         gang, host = self.gang, self._setup.host
-        if gang is None or not gang.adopting:
+        if gang is None:
             return
-        self._adoption = self._adoption.driver(there=host.attached)
-        if host.attached:
+        if host.attached:  # it may have told of the gang's end while there was no line
             host.watch(gang.number, self._on_exit(gang))
-        self._look_at_adoption(gang)
+        if gang.adopting:
+            self._adoption = self._adoption.driver(there=host.attached)
+            self._look_at_adoption(gang)
+
+    @property
+    def adopting(self) -> bool:
+        """The gang of an earlier leader is coming over."""
+        return self.gang is not None and self.gang.adopting
+
+    def abandon(self, reason: str) -> None:
+        """Nobody can run this gang any more. Nodes that are left end by themselves."""
+        if self.gang is not None:
+            self.gang.stop(reason)
 
     def _look_at_adoption(self, gang: GangState) -> None:
         if self.gang is not gang or not gang.adopting or gang.stopping:
@@ -251,6 +265,9 @@ class Gangs:
         node = gang.node_of(connection) if gang is not None else None
         if gang is None or node is None:
             return
+        if message.term > gang.term:
+            self._moved(gang, node)
+            return
         if gang.is_stale(message):
             self.stale_messages += 1
             log.warning(
@@ -284,6 +301,15 @@ class Gangs:
             case _:
                 pass  # heartbeats, and a last word before a stream ends
 
+    def _moved(self, gang: GangState, node: NodeId) -> None:
+        """It obeys a later leader now, and the others will: nobody is stopped while that may be true."""
+        gang.members[node].moved = True
+        self._timers.at(self._clock.now_ms() + self._setup.adopt_timeout_ms, partial(self._check_moved, gang))
+
+    def _check_moved(self, gang: GangState) -> None:
+        if self.gang is gang and any(member.moved and member.left for member in gang.members.values()):
+            self._end(gang, "a node obeys a leader that nobody knows")
+
     def left(self, connection: ControlStream, error: Exception | None) -> None:
         """A node's stream ended. Whoever stands still will not return by itself: when only such are left, nobody waits."""
         gang = self.gang
@@ -291,6 +317,8 @@ class Gangs:
         if gang is None or node is None:
             return
         gang.lost(node, error)
+        if gang.members[node].moved:
+            return
         self._end(gang, "a node was lost")
         if gang.stands_still and gang.all_left:
             self._force(gang)

@@ -33,7 +33,6 @@ from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.choosing import RestoreChoosing
 from tidegate.runtime.commands import command
 from tidegate.runtime.failure import caused
-from tidegate.runtime.following import LOOK_MS
 from tidegate.runtime.gang import ControlStream, GangState, carried
 from tidegate.runtime.gangs import RETURN_LIMIT_MS, Gangs
 from tidegate.runtime.jobmetrics import job_metrics
@@ -58,7 +57,6 @@ from tidegate.wire._gen import control_pb2 as pb
 log = logging.getLogger("tidegate")
 
 STOP_LIMIT_MS = 45_000
-ASK_LIMIT_S = 5.0
 
 T = TypeVar("T")
 
@@ -239,9 +237,10 @@ class Leader:
     def _stop(self, drain: bool) -> None:
         if self._over:
             return
-        if (following := self.succession.following) is not None:
-            following.ask("stop", drain=drain).add_done_callback(partial(self._stop_asked, drain))
-            return
+        if not self.succession.defers_stop(drain):
+            self._stop_now(drain)
+
+    def _stop_now(self, drain: bool) -> None:
         if drain:
             self.signal("StreamGracefulEnd")
             return
@@ -251,12 +250,6 @@ class Leader:
         unsettled = Failure(FailureKind.TRANSIENT, why)
         self._timers.at(self._clock.now_ms() + STOP_LIMIT_MS, partial(self.give_up, unsettled))
         self.handle(ev.StopRequested())
-
-    def _stop_asked(self, drain: bool, asked: Future[Any]) -> None:
-        """A leader that was lost may not have heard it: whoever leads next is asked again."""
-        if asked.exception() is not None:
-            at_ms = self._clock.now_ms() + LOOK_MS
-            self._mailbox.post(lambda: self._timers.at(at_ms, partial(self._stop, drain)))
 
     def _drains(self) -> None:
         if not self._over:
@@ -414,7 +407,7 @@ class Leader:
 
     def lead_with(self, machine: DistributedCheckpointCoordinator) -> None:
         """Lead again, from the log as it is. Leader thread only."""
-        self._machine = machine
+        self._machine, self._stop_requested = machine, False
         self.later("log", self._blocking.read, None)
 
     def choose_restore(self) -> None:
@@ -423,13 +416,18 @@ class Leader:
 
     def adopted(self) -> None:
         """The gang of the leader before goes on under this one. Its attempt is dead: the next one begins at once."""
-        if self._machine.config.checkpoint_interval_ms is not None:
+        if (drain := self.succession.stop_deferred) is not None:
+            self._stop_now(drain)
+        elif self._machine.config.checkpoint_interval_ms is not None:
             self.handle(ev.TriggerRequested("adoption", None))
 
     def not_adopted(self, failure: Failure) -> None:
         """It is over: another is started."""
         log.warning("the gang was not adopted, starting another: %s job=%s", failure.text, self.job)
-        self.succession.resolve()
+        if self.succession.stop_deferred is False:
+            self._stop_now(drain=False)
+        else:
+            self.succession.resolve()
 
     def why_stepped_down(self, reason: do.StepDownReason) -> str:
         """A store or a sink that was waited for in vain has told more than the coordinator knows."""
@@ -437,7 +435,8 @@ class Leader:
         return stepped_down(reason) if stuck is None or isinstance(reason, do.Replaced) else f"gave up, {stuck}"
 
     def later(self, name: str, work: Callable[[Any], ev.CoordinatorEvent | None], argument: Any) -> None:
-        """Run blocking work on an executor; what it returns comes back as an event."""
+        """Run blocking work on an executor; what it returns comes back as an event, for the coordinator that asked."""
+        machine = self._machine
 
         def done(future: Future[ev.CoordinatorEvent | None]) -> None:
             error = future.exception() if not future.cancelled() else None
@@ -446,7 +445,7 @@ class Leader:
             elif not future.cancelled():
                 event = future.result()
                 if event is not None:
-                    self._mailbox.post(partial(self.handle, event))
+                    self._mailbox.post(lambda: self.handle(event) if machine is self._machine else None)
 
         self._threads.executor(name).submit(work, argument).add_done_callback(done)
 

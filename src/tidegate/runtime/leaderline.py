@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from tidegate.core.failure.election import GoHome, LeaderBeat, Move, Stay, whom_to_follow
-from tidegate.errors import WAITED_FOR, FencedError, NodeUnreachable, ThreadDied
+from tidegate.errors import WAITED_FOR, NodeUnreachable, ThreadDied
 from tidegate.runtime.election import Election
 from tidegate.supervise import supervised
 from tidegate.wire._gen import control_pb2 as pb
@@ -24,6 +24,7 @@ SEARCH_S = 0.2
 SUSPICIOUS_S = 1.5
 """A leader that has said nothing for so long may be gone: its heartbeats on the line come every second or sooner."""
 GRACE_S = 30.0
+FAREWELL_S = 0.3
 
 
 class Client(Protocol):
@@ -108,6 +109,14 @@ class LeaderLine:
         """The line of now."""
         return self._client
 
+    def unheard(self, limit_s: float) -> bool:
+        """There is no line for so long; or there is one, and nothing comes on it, not even heartbeats."""
+        with self._lock:
+            client, since = self._client, self._since
+        if since is not None:
+            return time.monotonic() - since > limit_s
+        return client is not None and client.silent_s > max(limit_s, 2 * SUSPICIOUS_S)
+
     def send(self, message: pb.NodeMessage) -> None:
         """Say something to the leader. While there is none it is dropped: whoever leads next asks anew."""
         with self._lock:
@@ -172,8 +181,11 @@ class LeaderLine:
             self._lost.popleft().close(0.0)
 
     def _left(self, reason: Exception) -> None:
-        """A line that broke. Final where nobody else can come, or nobody has ever answered."""
-        if self._election is None or not self._heard or isinstance(reason, FencedError | ThreadDied):
+        """A line that broke. Final where nobody else can come, or nobody has ever answered.
+
+        One that has another key is a stranger: it has the port that a leader had.
+        """
+        if self._election is None or not self._heard or isinstance(reason, ThreadDied):
             self._end(reason)
             return
         with self._lock:
@@ -237,13 +249,17 @@ class LeaderLine:
             if self._over or (self._client is not None and not self._answered):
                 return  # it is on the way already
             old, self._client, self._answered = self._client, None, False
+            self._generation += 1
         if old is not None:
+            # Its leader may not know yet, and would stop the others of a gang that has lost a node.
+            old.send(pb.NodeMessage(term=beat.term, stopped=pb.Stopped()))
             if self._since is None:
                 self._since = time.monotonic()
             self._listener.leader_lost(NodeUnreachable(f"another leader has taken over term={beat.term}"))
-            old.close(0.0)
         if self._open(beat.address):
             self._listener.leader_found(beat)
+        if old is not None:
+            old.close(FAREWELL_S)
 
     def _check_grace(self) -> None:
         with self._lock:

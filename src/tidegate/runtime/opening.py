@@ -11,7 +11,8 @@ import socket
 from datetime import UTC, datetime
 from typing import assert_never
 
-from tidegate.core.checkpoint.events import LogRead, RestoreRequested
+from tidegate.core.checkpoint.effects import Replaced
+from tidegate.core.checkpoint.events import Followed, LogRead, RestoreRequested
 from tidegate.core.checkpoint.prepare import PlanShape
 from tidegate.core.log.owner import Claim, Holder, Owner, Seen, sinks_newer
 from tidegate.core.log.resolve import (
@@ -25,9 +26,10 @@ from tidegate.core.log.resolve import (
     resolve,
 )
 from tidegate.core.log.view import LogView, Takeover
-from tidegate.errors import CorruptDataError, InvalidUseError
+from tidegate.errors import CorruptDataError, FencedError, InvalidUseError
 from tidegate.ids import Epoch, Slot, Term
 from tidegate.runtime.logstore import LogStore
+from tidegate.runtime.report import stepped_down
 from tidegate.runtime.sinks import SinkPublisher
 
 log = logging.getLogger("tidegate")
@@ -160,6 +162,8 @@ class Opening:
     def take(self, view: LogView, term: Term) -> Decision:
         """Make the sinks this run's, and empty if that was asked for. AFTER the takeover is in the log."""
         decision = self.resolve(view)
+        if isinstance(decision, FallBack | Refuse):
+            self._check_leads(view)
         if isinstance(decision, Refuse):
             raise InvalidUseError(decision.why)
         self._publisher.claim(self._claims(decision, self._log.identity() or "", term))
@@ -180,6 +184,13 @@ class Opening:
                 assert_never(decision)
         self._say(decision, view)
         return decision
+
+    def _check_leads(self, view: LogView) -> None:
+        """Another leader may have collected what seems to be damaged."""
+        slot = Slot(view.next_slot - 1)
+        found = self._log.check(slot)
+        if isinstance(found, Followed):
+            raise FencedError(stepped_down(Replaced(found.by, Slot(slot + 1))))
 
     @property
     def _may_have_rows(self) -> bool:

@@ -64,6 +64,12 @@ class RemoteDriver:
             calls.lost(error or RetryableError("the driver left"))
         self.on_change()
 
+    def close(self) -> None:
+        """Its leader leads no more: whoever waits for an answer of the driver is told at once."""
+        if (connection := self._connection) is not None:
+            self.on_change = lambda: None
+            self.detach(connection, RetryableError("this leader leads no more"))
+
     def is_mine(self, connection: ControlStream) -> bool:
         """This line is the driver's."""
         return self._connection is connection

@@ -67,6 +67,11 @@ class Totals:
         kept = {other: out for other, out in self._out.items() if other in shown}
         self._out = kept | {gang: {} if epoch is None else self._epochs.get(epoch, {})}
 
+    def adopted(self, gang: GangNumber) -> None:
+        """A gang that runs comes over. One that this leader has started itself still counts from where it started."""
+        self._cuts.clear()
+        self._out.setdefault(gang, {})
+
     def prepared(self, ack: PrepareAck) -> None:
         """A node's part of a checkpoint."""
         before = self._out.get(ack.gang, {}).get(ack.node, 0)

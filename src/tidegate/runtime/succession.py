@@ -104,6 +104,9 @@ class Succession:
         self._threads = threads
         self._host = setup.gangs.host
         self._waits_for_driver = False
+        self._driver_changes = 0
+        self._stop_wanted: bool | None = None
+        """The user has asked for the end; True: by draining. Whoever leads is asked until it has come."""
         self._beats = 0
         self._beating = False
         self.adopts = setup.coordinator.role == "coordinator"
@@ -135,10 +138,15 @@ class Succession:
         if adopts and not lost:
             self._gangs.adopt(view.gang, view.head)
         elif self._host.attached:
-            self._gangs.when_ready(self._leader.choose_restore)
+            self._gangs.when_ready(partial(self._choose_as, self._leader.machine))
         else:
             self._waits_for_driver = True
             log.warning("waiting for a driver that can start the job's nodes job=%s", self._leader.job)
+
+    def _choose_as(self, machine: DistributedCheckpointCoordinator) -> None:
+        """Start another gang, unless somebody else leads now, or has led since: then it was for them to say."""
+        if machine is self._leader.machine and self.following is None:
+            self._leader.choose_restore()
 
     # -- the driver of a leader elsewhere ----------------------------------------------------------------------------
 
@@ -151,12 +159,15 @@ class Succession:
         self._gangs.driver_changed()
         if self._host.attached and self._waits_for_driver:
             self._waits_for_driver = False
-            self._gangs.when_ready(self._leader.choose_restore)
+            self._gangs.when_ready(partial(self._choose_as, self._leader.machine))
+        self._driver_changes += 1
         if not self._host.attached:
-            self._timers.at(self._clock.now_ms() + DRIVER_GRACE_MS, self._give_driver_up)
+            self._timers.at(self._clock.now_ms() + DRIVER_GRACE_MS, partial(self._give_driver_up, self._driver_changes))
 
-    def _give_driver_up(self) -> None:
-        if isinstance(self._host, RemoteDriver) and not self._host.attached:
+    def _give_driver_up(self, change: int) -> None:
+        """It has not come back since it went."""
+        if isinstance(self._host, RemoteDriver) and not self._host.attached and change == self._driver_changes:
+            self._gangs.abandon("its driver is gone")
             self._host.given_up(f"its driver has been gone for {DRIVER_GRACE_MS / 1000:.0f} s")
 
     def driver_exited(self, connection: ControlStream, gang: int, why: Exit | None) -> None:
@@ -203,6 +214,7 @@ class Succession:
             term=term,
         )
         self._watch_leader()
+        self._ask_to_stop()
 
     def _watch_leader(self) -> None:
         if self.following is not None:
@@ -229,18 +241,64 @@ class Succession:
         except (TidegateError, TimeoutError):
             return ours()
 
-    def lead_again(self) -> None:
+    def lead_again(self, following: Following) -> None:
         """The leader elsewhere is gone: this driver leads, and its gang goes on. Any thread."""
-        self._leader.post(self._lead_again)
+        self._leader.post(partial(self._lead_again, following))
 
-    def _lead_again(self) -> None:
-        following, self.following = self.following, None
-        if following is None or self._setup.again is None:
-            return
-        log.warning("nobody leads: this driver takes over job=%s", self._leader.job)
+    def _lead_again(self, following: Following) -> None:
+        if following is not self.following or self._setup.again is None:
+            return  # it leads already
+        self.following = None
+        following.retire()
+        log.warning("nobody leads, or nobody who can be reached: this driver takes over job=%s", self._leader.job)
         self._leader.later("election", lambda _: following.close(), None)
         self.adopts, self._beats = True, 0
         self._leader.lead_with(self._setup.again())
+
+    def leader_found(self) -> None:
+        """A leader elsewhere has come. Any thread."""
+        self._leader.post(self._ask_to_stop)
+
+    def replaced(self, by: LeaderBeat) -> None:
+        """Another driver has taken over from the leader elsewhere: that ends this one. Any thread."""
+        taken = Takeover(
+            slot=by.term,
+            term=by.term,
+            write_id="heartbeat",
+            leader=by.leader,
+            host=by.host,
+            pid=by.pid,
+            wall_ms=by.since_ms,
+            role=by.role,
+        )
+        why = stepped_down(do.Replaced(taken, by.term))
+        self._leader.post(partial(self._leader.give_up, Failure(FailureKind.SETUP, why)))
+
+    # -- the end that a user asks for: it outlives leaders ---------------------------------------------------------------
+
+    def defers_stop(self, drain: bool) -> bool:
+        """Remember it. True: whoever leads is asked, or it is done when the gang has come over."""
+        self._stop_wanted = drain
+        self._ask_to_stop()
+        coming = (self.adopts or self._gangs.adopting) and self._host.attached
+        return self.following is not None or coming
+
+    def _ask_to_stop(self) -> None:
+        if self.following is not None and self._stop_wanted is not None:
+            self.following.ask("stop", drain=self._stop_wanted).add_done_callback(self._stop_asked)
+
+    def _stop_asked(self, asked: Future[Any]) -> None:
+        """A leader that was lost may not have heard it: whoever leads next is asked again. Any thread."""
+        if asked.exception() is not None:
+            at_ms = self._clock.now_ms() + LOOK_MS
+            self._leader.post(lambda: self._timers.at(at_ms, self._ask_to_stop))
+
+    @property
+    def stop_deferred(self) -> bool | None:
+        """What is to be done about the end now that the gang has come over, or is gone; True: drain it."""
+        gang = self._gangs.gang
+        drains = self._stop_wanted is True and gang is not None and gang.draining
+        return None if drains else self._stop_wanted
 
     def led_to_its_end(self, status: str, error: str | None) -> None:
         """The leader elsewhere has ended the job. Any thread."""
@@ -301,6 +359,8 @@ class Succession:
     def end(self) -> None:
         """Say how it ended: nobody needs to wait for this leader's silence. Only while nobody else leads. Blocks."""
         following, election = self.following, self._setup.election
+        if isinstance(self._host, RemoteDriver):
+            self._host.close()
         if following is not None:
             following.close()
         elif election is not None and self._leader.machine.term is not None and self.replaced_by is None:
