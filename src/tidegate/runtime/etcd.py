@@ -12,6 +12,7 @@ import os
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,8 +35,9 @@ ANSWER_BYTES_MAX = 1 << 20
 URL_CHARS_MAX = 4_096
 UNAUTHENTICATED = 16
 NOT_FOUND = 5
-FIX_IT = {3: "refused", 7: "not permitted", 9: "refused", 12: "not known to this etcd: 3.4 or newer is needed"}
-"""Codes that nothing but a change of the settings or of the cluster removes."""
+INVALID = 3
+FIX_IT = (INVALID, 7, 9, 12)
+"""Codes that only somebody who changes the settings or the cluster removes: invalid, not permitted, not so now, not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ class Etcd:
         self._tls = _context(url)
         self._lock = threading.Lock()
         self._first = 0
-        self._connection: http.client.HTTPConnection | None = None
+        self._open: list[http.client.HTTPConnection] = []
+        weakref.finalize(self, _close, self._open)
         self._token: str | None = None
 
     def __repr__(self) -> str:
@@ -228,18 +231,16 @@ class Etcd:
 
     def _connected(self, limit: float) -> http.client.HTTPConnection:
         left = max(0.01, limit - time.monotonic())
-        if self._connection is None:
+        if not self._open:
             host, port = self.url.endpoints[self._first]
-            made = (
+            self._open.append(
                 http.client.HTTPConnection(host, port, timeout=left)
                 if self._tls is None
                 else http.client.HTTPSConnection(host, port, timeout=left, context=self._tls)
             )
-            self._connection = made
-            made.connect()
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(left)
-        return self._connection
+            self._open[0].connect()
+        self._open[0].sock.settimeout(left)
+        return self._open[0]
 
     def _read(self, response: http.client.HTTPResponse, limit: float) -> bytes:
         parts, size = [], 0
@@ -248,12 +249,16 @@ class Etcd:
             size += len(part)
             if size > ANSWER_BYTES_MAX or time.monotonic() > limit:
                 raise ValueError("the answer is too long")
+        response.close()  # it is read to its end: the connection is free for the next call
         return b"".join(parts)
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        _close(self._open)
+
+
+def _close(connections: list[http.client.HTTPConnection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 def _parsed(data: bytes, status: int) -> dict[str, Any]:
@@ -262,7 +267,10 @@ def _parsed(data: bytes, status: int) -> dict[str, Any]:
     except (ValueError, RecursionError):
         plain = None
     if not isinstance(plain, dict):
-        raise ValueError(f"this is no answer of etcd's JSON gateway status={status}")
+        text = data[:100].decode("ascii", "replace").strip()
+        if status == http.HTTPStatus.BAD_REQUEST:
+            raise _Refused(INVALID, text)
+        raise ValueError(f"this is no answer of etcd's JSON gateway status={status} answer={text!r}")
     return plain
 
 
