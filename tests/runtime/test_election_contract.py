@@ -94,6 +94,15 @@ def test_one_that_leads_again_has_a_new_term(open_: Open) -> None:
     assert open_().newest() == replace(BEAT, term=5)
 
 
+def test_a_beat_that_is_late_does_not_replace_the_last_word(open_: Open) -> None:
+    leader = open_()
+    ended = replace(BEAT, sequence=3, status="STOPPED")
+    leader.announce(BEAT)
+    leader.announce(ended)
+    leader.announce(replace(BEAT, sequence=2))
+    assert open_().newest() == ended
+
+
 def look_until(wanted: type, open_: Open, leader: Election | None) -> float:
     """Seconds until a watcher sees this, while the leader goes on if there is one."""
     election, began, sequence = open_(), time.monotonic(), 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -45,7 +46,7 @@ class Election(Protocol):
         """The heartbeat of the highest term."""
 
     def announce(self, beat: LeaderBeat) -> None:
-        """Say this, in place of what this term said before."""
+        """Say this, in place of what this term said before. What comes after a later beat of this process is dropped."""
 
     def forget(self, below: Term) -> None:
         """Delete what terms before this one said."""
@@ -59,6 +60,8 @@ class StoreElection:
     def __init__(self, store: Store, job: str) -> None:
         self._store = store
         self._paths = JobPaths(job)
+        self._lock = threading.Lock()
+        self._last = (-1, 0)
 
     def newest(self) -> LeaderBeat | None:
         """List, then read the highest. One that was deleted meanwhile has a successor."""
@@ -73,8 +76,11 @@ class StoreElection:
         return None
 
     def announce(self, beat: LeaderBeat) -> None:
-        """Overwrite this term's object."""
-        self._store.put(self._paths.leader(beat.term), encode(beat))
+        """Overwrite this term's object. One thread's beat may be late: the last word of another must stay."""
+        with self._lock:
+            if beat.order >= self._last:
+                self._last = beat.order
+                self._store.put(self._paths.leader(beat.term), encode(beat))
 
     def forget(self, below: Term) -> None:
         """Delete the objects of lower terms."""

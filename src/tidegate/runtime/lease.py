@@ -37,6 +37,7 @@ class LeaseElection:
         self._lock = threading.Lock()
         self._lease: str | None = None
         self._said: LeaderBeat | None = None
+        self._last = (-1, 0)
 
     def __repr__(self) -> str:
         return f"LeaseElection({self._etcd!r}, {self._folder!r})"
@@ -59,6 +60,9 @@ class LeaseElection:
     def announce(self, beat: LeaderBeat) -> None:
         """Renew the lease, and write what has changed. The last word stays."""
         with self._lock:
+            if beat.order < self._last:
+                return  # one thread's beat may be late: the last word of another must stay
+            self._last = beat.order
             if beat.is_over:
                 self._put(beat, None)
                 self._lease, self._said = None, None  # nothing is attached to it any more

@@ -49,6 +49,11 @@ class LeaderBeat:
             raise InvalidUseError(f"written by another version of tidegate format_version={self.format_version}")
 
     @property
+    def order(self) -> tuple[int, int]:
+        """Which of two beats of one process is the later."""
+        return self.term, self.sequence
+
+    @property
     def is_over(self) -> bool:
         """This leader leads no more, and says so."""
         return self.status in (*ENDED, RESIGNED)
@@ -122,7 +127,7 @@ class LeaderWatch:
         if beat is None:
             return self._absent(now_ms)
         self._absent_since_ms = None
-        if self._seen is None or (beat.term, beat.sequence) != (self._seen.term, self._seen.sequence):
+        if self._seen is None or beat.order != self._seen.order:
             self._moves = self._seen is not None
             self._seen, self._changed_ms = beat, now_ms
         if beat.is_over:
