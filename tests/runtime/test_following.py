@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from runtime_jobs import until
 
 from tidegate.core.failure.election import LeaderBeat
 from tidegate.errors import RetryableError
 from tidegate.ids import Term
 from tidegate.runtime.following import PREFERENCE_MS, Following
+from tidegate.runtime.leaderline import OnLost, OnMessage
 from tidegate.runtime.threads import ThreadPools
 from tidegate.wire._gen import control_pb2 as pb
 
 TIMEOUT_MS = 300
 BEAT = LeaderBeat(
-    term=3, sequence=1, leader="a", role="coordinator", host="elsewhere", pid=7, process="", since_ms=5, address="", gang=2,
+    term=3, sequence=1, leader="a", role="coordinator", host="elsewhere", pid=7, process="", since_ms=5, address="h:1", gang=2,
     status="RUNNING", has_driver=True,
 )  # fmt: skip
 
@@ -49,15 +51,36 @@ class Owner:
     job = "w"
 
     def __init__(self) -> None:
-        self.leads = False
+        self.leads = self.found = False
 
-    def lead_again(self) -> None:
+    def lead_again(self, following: Following) -> None:
         self.leads = True
+
+    def leader_found(self) -> None:
+        self.found = True
+
+    def replaced(self, by: LeaderBeat) -> None:
+        raise NotImplementedError
 
     def led_to_its_end(self, status: str, error: str | None) -> None:
         raise NotImplementedError
 
     def led_elsewhere(self, status: str) -> None:
+        return None
+
+
+class Line:
+    """One on which the leader answers."""
+
+    silent_s = 0.0
+
+    def __init__(self, address: str, on_message: OnMessage, on_lost: OnLost) -> None:
+        on_message(pb.CoordinatorMessage(term=BEAT.term))
+
+    def send(self, message: pb.NodeMessage) -> None:
+        return None
+
+    def close(self, grace_s: float = 2.0) -> None:
         return None
 
 
@@ -72,13 +95,14 @@ class Driver:
             host=unused,
             publisher=unused,
             election=self.election,
-            connect=unused,
-            moved=unused,
+            connect=Line,
+            moved=lambda address, term: None,
             threads=ThreadPools("following"),
             timeout_ms=TIMEOUT_MS,
             hello=pb.Hello(),
             term=3,
         )
+        until(lambda: self.owner.found, "a line to the leader")
 
     def look_for(self, duration_ms: int) -> bool:
         """Whether it took over meanwhile."""
