@@ -30,6 +30,7 @@ fast: setup
 	$(BIN)/python -m pytest -q -m "not spark and not slow"
 
 test: lint type
+	$(BIN)/python tools/etcd.py
 	$(BIN)/python -m pytest -q
 
 bench: setup

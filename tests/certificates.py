@@ -24,12 +24,12 @@ class Authority:
         unsigned = _unsigned(self._name, self._name, self._key).add_extension(mark, critical=True)
         self.pem = unsigned.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
-    def tls(self, *made_out_to: str, name: str | None = None) -> tg.Tls:
+    def tls(self, *made_out_to: str, name: str | None = None, subject: str = "node") -> tg.Tls:
         """A certificate with its key and this authority, as PEM bytes."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node")])
+        owner = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)] if subject else [])
         names = x509.SubjectAlternativeName(_general(made_out_to))
-        unsigned = _unsigned(subject, self._name, key).add_extension(names, critical=False)
+        unsigned = _unsigned(owner, self._name, key).add_extension(names, critical=False)
         certificate = unsigned.sign(self._key, hashes.SHA256())
         private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         return tg.Tls(certificate.public_bytes(serialization.Encoding.PEM), private, self.pem, name)

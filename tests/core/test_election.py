@@ -32,6 +32,8 @@ NEXT = replace(BEAT, sequence=2)
     ("looks", "seen"),
     [
         ([(0, None)], Vacant(None)),
+        ([(0, None), (700, None)], Vacant(None, 700)),
+        ([(0, None), (700, BEAT), (900, None), (1_000, None)], Vacant(None, 100)),
         ([(0, BEAT)], Unsure(BEAT)),
         ([(0, BEAT), (2_999, BEAT)], Unsure(BEAT)),
         ([(0, BEAT), (3_000, BEAT)], Silent(BEAT)),
@@ -47,6 +49,45 @@ NEXT = replace(BEAT, sequence=2)
 def test_what_a_watcher_makes_of_heartbeats(looks: list[tuple[int, LeaderBeat | None]], seen: Sighting) -> None:
     watch = LeaderWatch(3_000)
     assert [watch.look(beat, now_ms) for now_ms, beat in looks][-1] == seen
+
+
+STOPPED = replace(BEAT, sequence=2, status="STOPPED")
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "looks", "seen"),
+    [
+        (3_000, [(0, None), (9_000, None)], Vacant(None, 9_000)),
+        (3_000, [(0, BEAT)], Unsure(BEAT)),
+        (3_000, [(0, BEAT), (3_999, BEAT)], Unsure(BEAT)),
+        (3_000, [(0, BEAT), (4_000, BEAT)], Alive(BEAT)),
+        (3_000, [(0, BEAT), (99_000, BEAT)], Alive(BEAT)),
+        (3_000, [(0, BEAT), (10, NEXT)], Alive(NEXT)),
+        (3_000, [(0, BEAT), (10, None)], Silent(BEAT)),
+        (1_500, [(0, BEAT), (10, None)], Silent(BEAT)),
+        (3_700, [(0, BEAT), (10, None), (709, None)], Unsure(BEAT)),
+        (3_700, [(0, BEAT), (10, None), (710, None)], Silent(BEAT)),
+        (3_700, [(0, BEAT), (10, None), (500, BEAT), (800, None)], Unsure(BEAT)),
+        (3_000, [(0, BEAT), (10, STOPPED)], Vacant(STOPPED)),
+        (3_000, [(0, BEAT), (10, STOPPED), (20, None)], Vacant(None)),
+    ],
+)
+def test_what_a_watcher_makes_of_heartbeats_that_expire(
+    timeout_ms: int, looks: list[tuple[int, LeaderBeat | None]], seen: Sighting
+) -> None:
+    watch = LeaderWatch(timeout_ms, lease_ms=3_000)
+    assert [watch.look(beat, now_ms) for now_ms, beat in looks][-1] == seen
+
+
+@pytest.mark.parametrize(("lease_ms", "seen"), [(None, Unsure(BEAT)), (3_000, Unsure(BEAT))])
+def test_time_in_which_nobody_could_look_is_no_silence(lease_ms: int | None, seen: Sighting) -> None:
+    watch = LeaderWatch(3_700, lease_ms=lease_ms)
+    watch.look(BEAT, 0)
+    watch.missed()
+    assert watch.look(BEAT, 60_000) == seen
+    watch.look(None, 60_100)
+    watch.missed()
+    assert watch.look(None, 70_000) == (Vacant(None) if lease_ms is None else Unsure(BEAT))
 
 
 def test_a_process_that_is_known_to_be_dead_is_silent_at_once() -> None:

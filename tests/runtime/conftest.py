@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from runtime_jobs import Jobs
 
+from etcd_cluster import Cluster
+
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Jobs]:
@@ -19,3 +21,14 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     made = Jobs(tmp_path)
     yield made
     made.stop_all()
+
+
+@pytest.fixture(scope="session")
+def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three members. Whoever kills one starts it again (``restart_all``)."""
+    cluster = Cluster(tmp_path_factory.mktemp("etcd"))
+    try:
+        cluster.await_ready()
+        yield cluster
+    finally:
+        cluster.close()

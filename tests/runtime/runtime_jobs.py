@@ -295,6 +295,7 @@ class Jobs:
         contend: Contend = "refuse",
         leader_timeout_ms: int = 3_000,
         coordinator_grace_ms: int = 30_000,
+        election: str | None = None,
         **checkpoint: Any,
     ) -> Job:
         """Start it; the interval is long unless given: a test asks for its checkpoints."""
@@ -311,6 +312,7 @@ class Jobs:
             contend=contend,
             leader_timeout_ms=leader_timeout_ms,
             coordinator_grace_ms=coordinator_grace_ms,
+            election=election,
         )
         job = Job(launch_job(pipeline.physical(parallelism), gang or ThreadGang(parallelism), options))
         self._jobs.append(job)

@@ -112,6 +112,20 @@ def test_signals_and_parameters_go_through_whoever_leads(jobs: Jobs, leading: li
     assert job.metrics()["restarts"] == 0
 
 
+def test_a_job_whose_rows_end_while_nobody_leads_is_finished_by_the_next_leader(jobs: Jobs, leading: list[Leading]) -> None:
+    table = events(2_000)
+    source, sink = GatedSource(table, rows_per_poll=50, allowed=1_000), MemorySink()
+    job = jobs.start(tg.Pipeline("w", counts(tg.from_source(source)).write(sink)), 4, interval="100ms")
+    until(lambda: job.metrics()["checkpoints_committed"] >= 2)
+    first = Leading(jobs.store, "w")
+    until(lambda: first.leader.metrics()["checkpoints_committed"] >= 2, "checkpoints of the coordinator")
+    first.coordinator.stop()
+    source.allow()
+    first.close()
+    assert job.await_termination(15), "a node that was there before the others had said that it was done"
+    assert job.status == "FINISHED" and found_counts(sink) == expected_counts(table)
+
+
 # -- coordinators in processes of their own ------------------------------------------------------------------------------------
 
 

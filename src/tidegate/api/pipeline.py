@@ -97,7 +97,8 @@ class Pipeline:
         A job that somebody runs already is refused; ``standby=True`` waits beside it and takes over when its leader
         has said nothing for ``leader_timeout`` (``"3s"``), ``takeover=True`` replaces it at once. ``coordinator_grace``
         is how long nodes work without a leader; ``token_file`` where the job's key is, for whoever operates it
-        from outside.
+        from outside; ``election`` where leaders say that they are there: ``"store"``, beside the job's log, or
+        ``"etcd://host:2379,host:2379/prefix"``. Without it the job stays with what it had.
         """
         self._check_start(parallelism, checkpoint, restore)
         from tidegate.api.start import start_job

@@ -15,6 +15,7 @@ from tidegate.operators.source import Read
 from tidegate.plan.capabilities import Fed
 from tidegate.runtime.address import LOOPBACK
 from tidegate.runtime.contend import Contend
+from tidegate.runtime.election import elected_at
 from tidegate.runtime.jobs import starting
 from tidegate.runtime.security import Tls, needs_seal
 from tidegate.runtime.start import JobOptions, launch_job
@@ -44,6 +45,7 @@ def start_job(
     leader_timeout: Duration = "3s",
     coordinator_grace: Duration = "30s",
     token_file: str | os.PathLike[str] | None = None,
+    election: str | None = None,
 ) -> Job:
     """Check the session and the settings, then start the gang. Raises before anything is started."""
     from tidegate.spark.cluster import driver_host, shared_url, slots
@@ -77,6 +79,7 @@ def start_job(
         contend=_contend(standby, takeover, settings),
         leader_timeout_ms=parse_duration_ms(leader_timeout, name="leader_timeout", minimum_ms=300),
         coordinator_grace_ms=parse_duration_ms(coordinator_grace, name="coordinator_grace", minimum_ms=1_000),
+        election=None if election is None else _election(election),
         token_file=None if token_file is None else _path("token_file", token_file),
     )
     with starting(plan.job, options.store) as started:
@@ -97,6 +100,13 @@ def _contend(standby: bool, takeover: bool, checkpoint: CheckpointConfig) -> Con
             "standby and takeover need checkpoints to go on from: give checkpoint=tg.CheckpointConfig(interval='1s')"
         )
     return "standby" if standby else "takeover" if takeover else "refuse"
+
+
+def _election(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidUseError(f"election is 'store' or etcd's address election={type(value).__name__}")
+    elected_at(value, None, "")  # refused before Spark has work with it
+    return value
 
 
 def _path(name: str, value: object) -> str:

@@ -18,7 +18,13 @@ def add_job(verb: argparse.ArgumentParser) -> None:
 def add_key(verb: argparse.ArgumentParser) -> None:
     """How to prove that one may."""
     verb.add_argument("--token-file", metavar="FILE", help="the job's token (default: where its driver on this machine put it)")
+    add_election(verb)
     verb.add_argument("--tls", nargs=3, metavar=("CERTIFICATE", "KEY", "AUTHORITY"), help="PEM files, where the job uses TLS")
+
+
+def add_election(verb: argparse.ArgumentParser) -> None:
+    """Where the job's leader is to be found."""
+    verb.add_argument("--election", metavar="URL", help="store or etcd://… (default: where the job's driver says)")
 
 
 def asked(arguments: argparse.Namespace, verb: str, **question: Any) -> Any:
@@ -29,7 +35,7 @@ def asked(arguments: argparse.Namespace, verb: str, **question: Any) -> Any:
 
     tls = None if arguments.tls is None else Tls(*arguments.tls)
     url = absolute_url(arguments.store)
-    return ask(url, arguments.job, verb, token_file=arguments.token_file, tls=tls, **question)
+    return ask(url, arguments.job, verb, token_file=arguments.token_file, tls=tls, election=arguments.election, **question)
 
 
 def tell(output: Console, answer: dict[str, Any]) -> None:

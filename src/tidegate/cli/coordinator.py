@@ -6,6 +6,7 @@ import argparse
 import signal
 from pathlib import Path
 
+from tidegate.cli.ask import add_election
 from tidegate.cli.console import Console
 
 HELP = "stand by for the leader of a job"
@@ -21,6 +22,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--job", metavar="NAME", required=True, help="the pipeline's name")
     verb.add_argument("--takeover", action="store_true", help="replace the leader of now, whoever it is")
     verb.add_argument("--token-file", metavar="FILE", help="the job's token (default: where its driver on this machine put it)")
+    add_election(verb)
     verb.add_argument("--bind", metavar="ADDRESS", default="127.0.0.1", help="where to listen for nodes (default: 127.0.0.1)")
     verb.add_argument("--advertise", metavar="HOST", help="how nodes reach this machine, when it is not --bind")
     verb.add_argument("--tls", nargs=3, metavar=("CERTIFICATE", "KEY", "AUTHORITY"), help="PEM files, where the job uses TLS")
@@ -37,7 +39,7 @@ def execute(arguments: argparse.Namespace, output: Console) -> int:
     url, job = absolute_url(arguments.store), arguments.job
     secret = read_secret(token_path(url, job) if arguments.token_file is None else Path(arguments.token_file))
     tls = None if arguments.tls is None else Tls(*arguments.tls)
-    options = CoordinatorOptions(arguments.bind, arguments.advertise, tls, arguments.allow_plaintext)
+    options = CoordinatorOptions(arguments.bind, arguments.advertise, tls, arguments.allow_plaintext, arguments.election)
     coordinator = Coordinator(url, job, secret, options)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: coordinator.stop())

@@ -48,6 +48,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     contend.add_argument("--standby", action="store_true", help="wait beside a job that runs, and take over when it is gone")
     contend.add_argument("--takeover", action="store_true", help="replace a job that runs")
     verb.add_argument("--token-file", metavar="FILE", help="where the job's token is, for who operates it (default: ~/.tidegate)")
+    verb.add_argument("--election", metavar="URL", help="etcd://… or store (default: as before, at first in the store)")
     verb.add_argument("--overwrite", action="store_true", help="with --restore none: empty the sinks first")
 
 
@@ -136,8 +137,9 @@ def _start_options(arguments: argparse.Namespace) -> dict[str, Any]:
     for name in ("standby", "takeover"):
         if getattr(arguments, name):
             options[name] = True
-    if arguments.token_file is not None:
-        options["token_file"] = arguments.token_file
+    for name in ("token_file", "election"):
+        if getattr(arguments, name) is not None:
+            options[name] = getattr(arguments, name)
     if arguments.bind is not None:
         options["bind"] = arguments.bind
     if arguments.tls is not None:

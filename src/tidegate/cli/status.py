@@ -6,6 +6,7 @@ import argparse
 
 from tidegate.cli.ask import add_key
 from tidegate.cli.console import Console, shown
+from tidegate.errors import WAITED_FOR, CorruptDataError
 
 HELP = "what a running job does now"
 DESCRIPTION = (
@@ -28,9 +29,14 @@ def execute(arguments: argparse.Namespace, output: Console) -> int:
     from tidegate.store.open import absolute_url
 
     _, jobs = jobs_of(arguments.store, arguments.job)
-    url, told = absolute_url(arguments.store), []
+    url = absolute_url(arguments.store)
+    told: list[dict[str, object]] = []
     for job in jobs:
-        beat = is_running(url, job)
+        try:
+            beat = is_running(url, job, arguments.election)
+        except (*WAITED_FOR, CorruptDataError) as error:
+            told.append({"job": job, "status": "UNKNOWN", "problems": [str(error)]})
+            continue
         told.append({"job": job, "status": "NOT RUNNING"} if beat is None else _asked(arguments, url, job))
     output.document({"jobs": told})
     for each in told:
@@ -43,7 +49,7 @@ def _asked(arguments: argparse.Namespace, url: str, job: str) -> dict[str, objec
     from tidegate.runtime.security import Tls
 
     tls = None if arguments.tls is None else Tls(*arguments.tls)
-    with OperatorLine(url, job, token_file=arguments.token_file, tls=tls) as line:
+    with OperatorLine(url, job, token_file=arguments.token_file, tls=tls, election=arguments.election) as line:
         about: dict[str, object] = line.ask("status")
         metrics = line.ask("metrics")
     wanted = ("checkpoint_id", "rows_in", "rows_out", "checkpoints_committed", "restarts")

@@ -36,6 +36,7 @@ class BlockingWork:
         self._wanted: dict[type, do.CollectGarbage | do.TrimLog] = {}
         self._collecting = False
         self._rounds = 0
+        self._unheard = False
 
     def put(self, effect: do.PutEntry) -> ev.CoordinatorEvent:
         answer: ev.PutAnswer
@@ -75,8 +76,14 @@ class BlockingWork:
             newest = election.newest()
             by = self._log.in_force() if newest is not None and newest.term > beat.term else None
         except (*WAITED_FOR, CorruptDataError) as error:
-            log.debug("no heartbeat: %s job=%s", error, self._log.paths.job)
+            if not self._unheard:
+                told = "the heartbeat can't be written, the job goes on; a standby may take it over: %s job=%s"
+                log.warning(told, error, self._log.paths.job)
+            self._unheard = True
             return None
+        if self._unheard:
+            log.warning("heartbeats are written again job=%s", self._log.paths.job)
+        self._unheard = False
         return ev.LogChecked(slot, ev.Followed(by)) if by is not None and by.term > beat.term else None
 
     def write_hint(self, epoch: Epoch) -> None:

@@ -12,18 +12,18 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from tidegate.clock import SystemClock
 from tidegate.core.checkpoint.adapt import UnalignedStreak
 from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
-from tidegate.core.failure.election import Alive, LeaderBeat, Silent, Unsure, Vacant
-from tidegate.errors import InvalidUseError
+from tidegate.core.failure.election import Alive, LeaderBeat, Silent, Vacant
+from tidegate.errors import WAITED_FOR, InvalidUseError
 from tidegate.runtime.address import LOOPBACK, bracketed
-from tidegate.runtime.contend import STANDBY_LOOK_S
+from tidegate.runtime.contend import STANDBY_LOOK_S, patient_sighting
 from tidegate.runtime.description import JobDescription, read_description
-from tidegate.runtime.election import Election, await_sighting, open_election
+from tidegate.runtime.election import Election, elected_at, open_election, watching
 from tidegate.runtime.gangs import GangSetup
 from tidegate.runtime.host import heartbeat_s
 from tidegate.runtime.leader import Leader
@@ -43,12 +43,13 @@ SPARE_NODES = 16
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorOptions:
-    """Where a coordinator listens."""
+    """Where a coordinator listens, and where it looks for other leaders if not where the job's driver says."""
 
     bind: str = LOOPBACK
     advertise: str | None = None
     tls: Tls | None = None
     allow_plaintext: bool = False
+    election: str | None = field(default=None, repr=False)  # it may have a password
 
 
 class Coordinator:
@@ -60,7 +61,6 @@ class Coordinator:
         self._store_url = store_url
         self._job = job
         self._secret = secret
-        self._election: Election = open_election(store_url, job)
         self._stopping = False
         self.leader: Leader | None = None
         """The leader that this process is now, or was last."""
@@ -81,17 +81,24 @@ class Coordinator:
 
     def _stand_by(self, say: Callable[[str], None]) -> str | None:
         """Wait until nobody leads; gives how the job ended, if it did."""
-        timeout_ms = self._description().leader_timeout_ms
+        description = self._description()
+        election = self._election(description)
+        watch = watching(election, description.leader_timeout_ms)
         said: tuple[int, str] | None = None
         while not self._stopping:
-            seen = await_sighting(self._election, timeout_ms)
+            try:
+                seen = patient_sighting(election, watch, self._job, lambda: self._stopping)
+            except WAITED_FOR:
+                break
             match seen:
                 case Silent(beat):
+                    if self._description().election != description.election:
+                        return self._stand_by(say)  # a driver has moved the election
                     say(f"the leader is silent, taking over job={self._job} leader={beat.whereabouts}")
                     return None
                 case Vacant(LeaderBeat(status="STOPPED" | "FINISHED" as status)):
                     return status
-                case Alive(beat) | Unsure(beat):
+                case Alive(beat):
                     if said != (said := (beat.term, beat.leader)):
                         say(f"standing by job={self._job} leader={beat.whereabouts}")
                 case Vacant():
@@ -100,6 +107,10 @@ class Coordinator:
                     assert_never(seen)
             time.sleep(STANDBY_LOOK_S)
         return "STOPPED"
+
+    def _election(self, description: JobDescription) -> Election:
+        url = elected_at(self._options.election, description.election, self._store_url)
+        return open_election(url, self._job, description.leader_timeout_ms)
 
     def _description(self) -> JobDescription:
         found = read_description(open_store(self._store_url), self._job)
@@ -167,7 +178,7 @@ class Coordinator:
             storage_timeout_ms=description.storage_timeout_ms,
             streak=UnalignedStreak(wanted=description.wants_unaligned),
             signals=SignalSetup(store=open_store(self._store_url)),
-            election=self._election,
+            election=self._election(description),
             leader_timeout_ms=description.leader_timeout_ms,
         )
 

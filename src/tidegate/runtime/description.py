@@ -25,7 +25,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDescription:
-    """Plan shape and settings. ``hiding`` is what the sinks can hide; ``savepoint`` where the job started from."""
+    """Plan shape and settings. ``hiding`` is what the sinks can hide; ``savepoint`` where the job started from; ``election``
+    where its leaders are to be found, if not in its store.
+    """
 
     shape: PlanShape
     config: DistributedCheckpointConfig
@@ -37,6 +39,7 @@ class JobDescription:
     leader_timeout_ms: int
     wants_unaligned: bool
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    election: str | None = None
 
     def to_json(self) -> bytes:
         """The stored form, sealed."""

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Protocol, assert_never
 
 from tidegate.core.checkpoint.manifest import CommittableEntry
-from tidegate.core.failure.election import Alive, LeaderBeat, LeaderWatch, Silent, Unsure, Vacant
+from tidegate.core.failure.election import Alive, LeaderBeat, Silent, Unsure, Vacant
 from tidegate.core.log.codec import build
 from tidegate.errors import WAITED_FOR, FencedError, ProtocolError
 from tidegate.ids import GangNumber, Term
 from tidegate.runtime.calls import Calls, answer, arguments_of, refusal
-from tidegate.runtime.election import Election, is_dead
+from tidegate.runtime.election import Election, is_dead, watching
 from tidegate.runtime.gang import Exit, LocalHost
 from tidegate.runtime.leaderline import Connect, LeaderLine
 from tidegate.runtime.sinks import SinkPublisher
@@ -84,10 +84,9 @@ class Following:
         self._term = self._first_term = term
         self._over = False
         self._broken = False
-        self._watch = LeaderWatch(timeout_ms + PREFERENCE_MS)
-        self._quick = LeaderWatch(timeout_ms // 2)
-        self._absent_since: float | None = None
-        self._timeout_s = timeout_ms / 1000
+        self._watch = watching(election, timeout_ms + PREFERENCE_MS)
+        self._quick = watching(election, timeout_ms // 2)
+        self._timeout_ms = timeout_ms
         self._calls = Calls(lambda call: None)
         self._calls.lost(ProtocolError("no leader has been found yet"))
         self._line = LeaderLine(
@@ -197,13 +196,17 @@ class Following:
         try:
             beat = self._election.newest()
         except WAITED_FOR:
-            return  # nobody could lead now
+            self._watch.missed()
+            self._quick.missed()
+            return
         now_ms, dead = int(time.monotonic() * 1000), beat is not None and is_dead(beat)
         quick = self._quick.look(beat, now_ms, dead=dead)
         seen = self._watch.look(beat, now_ms, dead=dead)
         match seen:
             case Vacant(LeaderBeat(status="FINISHED" | "STOPPED" as status)):
                 self._owner.led_to_its_end(status, None)
+            case Vacant(None, absent_ms) if absent_ms < self._timeout_ms:
+                pass  # somebody has taken over: its first heartbeat is to come
             case Vacant() | Silent():
                 self._owner.lead_again(self)
             case Alive(newest) | Unsure(newest):
@@ -215,7 +218,7 @@ class Following:
         """Its heartbeats come, but perhaps nothing else does: one that is cut off from the driver leads nobody."""
         if newest.role == "driver" and newest.term > self._first_term:
             self._owner.replaced(newest)
-        elif (self._broken and silent) or self._line.unheard(self._timeout_s):
+        elif (self._broken and silent) or self._line.unheard(self._timeout_ms / 1000):
             self._owner.lead_again(self)
         else:
             self._owner.led_elsewhere(newest.status)

@@ -196,6 +196,8 @@ class GangState:
         self._head = head
         """The log's newest checkpoint, where it may differ from what the gang started from: a savepoint is of another log."""
         self.adopting = adopting
+        self.drained_early: set[NodeId] = set()
+        """Nodes that came over and were at their end before all had come: they say it once to each leader."""
         """It was started by an earlier leader, and its nodes are coming over."""
         self.term = term
         self.manifest = manifest

@@ -196,6 +196,8 @@ class Gangs:
                 log.info("adopted gang=%s nodes=%s job=%s", gang.number, len(gang.members), self._owner.job)
                 self._runs(gang)
                 self._owner.adopted()
+                for node in sorted(gang.drained_early):
+                    self._owner.handle(ev.NodeDrained(node, gang.number))
             case WaitForGang(until_ms):
                 if until_ms is not None:
                     self._timers.at(until_ms, partial(self._look_at_adoption, gang))
@@ -289,6 +291,8 @@ class Gangs:
             case "commit_ack":
                 number = message.commit_ack.checkpoint_id
                 self._owner.handle(ev.CommitAcked(node, GangNumber(message.gang), Term(message.term), number))
+            case "drained" if gang.adopting:
+                gang.drained_early.add(node)
             case "drained":
                 self._owner.handle(ev.NodeDrained(node, GangNumber(message.drained.gang)))
             case "signal":

@@ -6,22 +6,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tidegate.core.failure.election import LeaderBeat, Silent, Vacant
-from tidegate.errors import InvalidUseError, RetryableError, TidegateError
+from tidegate.core.failure.election import Alive, LeaderBeat, Silent, Vacant
+from tidegate.errors import InvalidUseError, RetryableError
 from tidegate.runtime.calls import Calls
-from tidegate.runtime.election import await_sighting, is_dead, open_election
+from tidegate.runtime.description import read_description
+from tidegate.runtime.election import Election, await_sighting, elected_at, is_dead, open_election, watching
 from tidegate.runtime.host import control_client
 from tidegate.runtime.security import Tls
 from tidegate.runtime.token import read_secret, token_path
+from tidegate.store.open import open_store
 from tidegate.wire._gen import control_pb2 as pb
 
 ANSWER_LIMIT_S = 600.0
 SILENCE_MS = 10_000
 
 
-def leader_of(store_url: str, job: str, timeout_ms: int) -> LeaderBeat:
+def election_of(store_url: str, job: str, given: str | None = None) -> Election:
+    """Where the job's leaders are: there, or where its driver said. Blocks for a request."""
+    described = None if given is not None else read_description(open_store(store_url), job)
+    return open_election(elected_at(given, None if described is None else described.election, store_url), job)
+
+
+def leader_of(store_url: str, job: str, timeout_ms: int, election_url: str | None = None) -> LeaderBeat:
     """Who leads the job now. Nobody is an error that says who did. Blocks up to the timeout when the leader says nothing."""
-    seen = await_sighting(open_election(store_url, job), timeout_ms)
+    election = election_of(store_url, job, election_url)
+    seen = _glimpse(election) if election.lease_ms is not None else await_sighting(election, watching(election, timeout_ms))
     if isinstance(seen, Vacant) or (isinstance(seen, Silent) and is_dead(seen.beat)):
         last = seen.last if isinstance(seen, Vacant) else seen.beat
         known = "" if last is None else f" last={last.status} leader={last.whereabouts}"
@@ -31,12 +40,20 @@ def leader_of(store_url: str, job: str, timeout_ms: int) -> LeaderBeat:
     return seen.beat
 
 
+def _glimpse(election: Election) -> Vacant | Alive:
+    """Whoever has a lease has it: the line to them will tell."""
+    beat = election.newest()
+    return Vacant(beat) if beat is None or beat.is_over or is_dead(beat) else Alive(beat)
+
+
 class OperatorLine:
     """A line to a leader. A context manager; calls block."""
 
-    def __init__(self, store_url: str, job: str, *, token_file: str | None = None, tls: Tls | None = None) -> None:
+    def __init__(
+        self, store_url: str, job: str, *, token_file: str | None = None, tls: Tls | None = None, election: str | None = None
+    ) -> None:
         secret = read_secret(token_path(store_url, job) if token_file is None else Path(token_file))
-        self.beat = leader_of(store_url, job, SILENCE_MS)
+        self.beat = leader_of(store_url, job, SILENCE_MS, election)
         self._calls = Calls(lambda call: self._client.send(pb.NodeMessage(call=call)))
         self._heard = False
         self._client = control_client(self.beat.address, secret, self._said, self._lost, tls, SILENCE_MS)
@@ -65,16 +82,22 @@ class OperatorLine:
         self._client.close(0.5)
 
 
-def ask(store_url: str, job: str, verb: str, *, token_file: str | None = None, tls: Tls | None = None, **arguments: Any) -> Any:
+def ask(
+    store_url: str,
+    job: str,
+    verb: str,
+    *,
+    token_file: str | None = None,
+    tls: Tls | None = None,
+    election: str | None = None,
+    **arguments: Any,
+) -> Any:
     """One question. Blocks until it is answered."""
-    with OperatorLine(store_url, job, token_file=token_file, tls=tls) as line:
+    with OperatorLine(store_url, job, token_file=token_file, tls=tls, election=election) as line:
         return line.ask(verb, **arguments)
 
 
-def is_running(store_url: str, job: str) -> LeaderBeat | None:
-    """The job's leader, by one look at its heartbeat; ``None``: nobody, or somebody who has ended. Blocks for a request."""
-    try:
-        beat = open_election(store_url, job).newest()
-    except TidegateError:
-        return None
+def is_running(store_url: str, job: str, election: str | None = None) -> LeaderBeat | None:
+    """The job's leader, by one look at its heartbeat; ``None``: nobody, or somebody who has ended. Blocks for a few requests."""
+    beat = election_of(store_url, job, election).newest()
     return None if beat is None or beat.is_over or is_dead(beat) else beat

@@ -19,7 +19,7 @@ from tidegate.core.checkpoint.policy import DistributedCheckpointConfig
 from tidegate.core.failure.election import LEADER_TIMEOUT_MS
 from tidegate.core.failure.restart import RestartPolicy
 from tidegate.core.log.resolve import Refuse, RestoreChoice, StartFresh
-from tidegate.errors import InvalidUseError
+from tidegate.errors import CorruptDataError, InvalidUseError
 from tidegate.ids import NO_TERM, GangNumber, NodeId, Term
 from tidegate.operators.sink import Write
 from tidegate.operators.source import Read
@@ -27,8 +27,8 @@ from tidegate.plan.capabilities import NeedsSpool, NeedsStore
 from tidegate.plan.physical import PhysicalPlan, Stage
 from tidegate.runtime.address import LOOPBACK, bracketed
 from tidegate.runtime.contend import Contend, contend
-from tidegate.runtime.description import JobDescription, write_description
-from tidegate.runtime.election import Election, open_election
+from tidegate.runtime.description import JobDescription, read_description, write_description
+from tidegate.runtime.election import Election, elected_at, open_election, to_describe
 from tidegate.runtime.gang import Launcher, LocalHost
 from tidegate.runtime.gangs import JOIN_TIMEOUT_MS, GangSetup
 from tidegate.runtime.host import STALL_TIMEOUT_S, Launch, control_client, heartbeat_s
@@ -49,6 +49,7 @@ from tidegate.runtime.sinks import SinkPublisher
 from tidegate.runtime.splits import SplitList
 from tidegate.runtime.threads import ThreadPools
 from tidegate.runtime.token import SECRET_BYTES, job_secret, token_path
+from tidegate.store.interface import Store
 from tidegate.store.open import absolute_url, check_writable, local_path, open_store
 from tidegate.supervise import supervised
 
@@ -98,6 +99,8 @@ class JobOptions:
     """A leader that says nothing for so long may be replaced."""
     coordinator_grace_ms: int = int(1000 * GRACE_S)
     """How long nodes work without a leader."""
+    election: str | None = field(default=None, repr=False)  # it may have a password
+    """Where leaders say that they are there: ``store`` or etcd's address; ``None``: as the job's last driver had it."""
     token_file: str | None = None
     """Where the job's key is; ``None``: below the user's home."""
     spool: str | None = None
@@ -124,9 +127,8 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
     config = replace(coordinator_config(options.checkpoint), publish_budgets=publisher.budgets())
     check_directories(plan)
     shape = plan_shape(plan, options.parallelism)
-    election = _election(plan.job, url, options)
-    if election is not None:
-        contend(election, plan.job, options.contend, options.leader_timeout_ms)
+    election_url = _election_url(plan.job, url, store, options)
+    election = None if election_url is None else _stand(election_url, plan.job, options)
 
     def new_coordinator() -> DistributedCheckpointCoordinator:
         name, host = secrets.token_hex(8), socket.gethostname()
@@ -134,7 +136,7 @@ def launch_job(plan: PhysicalPlan, launcher: Launcher, options: JobOptions) -> L
 
     coordinator = new_coordinator()
     savepoint = None if options.savepoint is None else read_savepoint(absolute_url(options.savepoint), coordinator.shape)
-    launches = _Launches(url, options, _secret(plan.job, url, options, election))
+    launches = _Launches(url, options, _secret(plan.job, url, options, election), election_url)
     setup = LeaderSetup(
         coordinator=coordinator,
         log=LogStore(store, plan.job),
@@ -203,7 +205,7 @@ def _prepare(
     launches.led_from(server.address, leader.term)
     leader.succession.address, leader.succession.led_from = server.address, launches.led_from
     if setup.election is not None:
-        write_description(setup.log.store, plan.job, leader.term, _description(setup, options))
+        write_description(setup.log.store, plan.job, leader.term, _description(setup, options, launches.election_url))
     launches.base = NodeSetup(
         plan=plan,
         node=NodeId(0),
@@ -218,8 +220,9 @@ def _prepare(
 class _Launches:
     """What gangs are told. ``base`` and ``address`` are known before the first."""
 
-    def __init__(self, url: str | None, options: JobOptions, secret: bytes) -> None:
+    def __init__(self, url: str | None, options: JobOptions, secret: bytes, election_url: str | None) -> None:
         self._url = url
+        self.election_url = election_url
         self._options = options
         self.secret = secret
         self._address, self._term = "", NO_TERM
@@ -247,7 +250,7 @@ class _Launches:
             options.bind,
             options.tls,
             stall_timeout_s=options.stall_timeout_ms / 1000,
-            election_url=self._url if fails_over(self._url, options) else None,
+            election_url=self.election_url,
             term=self._term,
             coordinator_grace_s=options.coordinator_grace_ms / 1000,
             sealed=needs_seal(options.bind, options.tls, options.allow_plaintext),
@@ -259,8 +262,39 @@ def fails_over(url: str | None, options: JobOptions) -> bool:
     return url is not None and not url.startswith("memory:") and options.checkpoint.enabled
 
 
-def _election(job: str, url: str | None, options: JobOptions) -> Election | None:
-    return open_election(url, job) if url is not None and fails_over(url, options) else None
+def _election_url(job: str, store_url: str | None, store: Store, options: JobOptions) -> str | None:
+    """Where leaders say that they are there; ``None``: nobody else could lead.
+
+    A job stays with the election that it had unless another one is given. Then nobody may lead by the old one.
+    """
+    if store_url is None or not fails_over(store_url, options):
+        if options.election is not None:
+            raise InvalidUseError(
+                "an election is for a job that others could lead: give checkpoint=tg.CheckpointConfig(interval='1s') and a store "
+                "that outlives this process"
+            )
+        return None
+    described = _described_election(job, store)
+    url = elected_at(options.election, described, store_url)
+    if to_describe(url) != described:
+        _stand(elected_at(None, described, store_url), job, options)
+    return url
+
+
+def _described_election(job: str, store: Store) -> str | None:
+    try:
+        last = read_description(store, job)
+    except CorruptDataError as error:
+        log.warning("where this job's leaders were is not known: %s job=%s", error, job)
+        return None
+    return None if last is None else last.election
+
+
+def _stand(election_url: str, job: str, options: JobOptions) -> Election:
+    """The election, once this process may try to lead. Blocks as long as that takes."""
+    election = open_election(election_url, job, options.leader_timeout_ms)
+    contend(election, job, options.contend, options.leader_timeout_ms)
+    return election
 
 
 def _secret(job: str, url: str | None, options: JobOptions, election: Election | None) -> bytes:
@@ -277,7 +311,7 @@ def _secret(job: str, url: str | None, options: JobOptions, election: Election |
         return secrets.token_bytes(SECRET_BYTES)
 
 
-def _description(setup: LeaderSetup, options: JobOptions) -> JobDescription:
+def _description(setup: LeaderSetup, options: JobOptions, election_url: str | None) -> JobDescription:
     savepoint, publisher = setup.gangs.savepoint, setup.publisher
     return JobDescription(
         shape=setup.coordinator.shape,
@@ -290,6 +324,7 @@ def _description(setup: LeaderSetup, options: JobOptions) -> JobDescription:
         leader_timeout_ms=options.leader_timeout_ms,
         wants_unaligned=options.checkpoint.unaligned is UnalignedMode.ALWAYS,
         restarts=options.restarts,
+        election=None if election_url is None else to_describe(election_url),
     )
 
 

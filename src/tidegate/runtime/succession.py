@@ -19,7 +19,7 @@ from tidegate.core.checkpoint.coordinate import DistributedCheckpointCoordinator
 from tidegate.core.failure.election import BEATS, RESIGNED, LeaderBeat
 from tidegate.core.failure.restart import Failure, FailureKind
 from tidegate.core.log.entries import Takeover
-from tidegate.errors import TidegateError
+from tidegate.errors import WAITED_FOR, TidegateError
 from tidegate.ids import Term
 from tidegate.runtime.blocking import BlockingWork
 from tidegate.runtime.election import this_process
@@ -364,4 +364,8 @@ class Succession:
         if following is not None:
             following.close()
         elif election is not None and self._leader.machine.term is not None and self.replaced_by is None:
-            election.announce(self._heartbeat())
+            try:
+                election.announce(self._heartbeat())
+            except WAITED_FOR as error:
+                told = "nobody could be told that this leader has ended, so a standby may take it for lost: %s job=%s"
+                log.warning(told, error, self._leader.job)

@@ -49,6 +49,11 @@ class LeaderBeat:
             raise InvalidUseError(f"written by another version of tidegate format_version={self.format_version}")
 
     @property
+    def order(self) -> tuple[int, int]:
+        """Which of two beats of one process is the later."""
+        return self.term, self.sequence
+
+    @property
     def is_over(self) -> bool:
         """This leader leads no more, and says so."""
         return self.status in (*ENDED, RESIGNED)
@@ -61,9 +66,10 @@ class LeaderBeat:
 
 @dataclass(frozen=True, slots=True)
 class Vacant:
-    """Nobody leads: there is no heartbeat, or its leader has ended."""
+    """Nobody leads: there is no heartbeat, or its leader has ended. ``absent_ms``: how long nothing has been there."""
 
     last: LeaderBeat | None
+    absent_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +93,62 @@ class Unsure:
     beat: LeaderBeat
 
 
+LEASE_SLACK_MS = 1_000
+"""An expired lease is noticed and removed by a majority of its keepers: that takes a while."""
+
 Sighting: TypeAlias = Vacant | Alive | Silent | Unsure
 
 
 class LeaderWatch:
-    """One watcher of one job. What counts is a new sequence, or a new term, between two looks."""
+    """One watcher of one job. What counts is a new sequence, or a new term, between two looks.
 
-    def __init__(self, timeout_ms: int) -> None:
+    With ``lease_ms`` heartbeats vanish by themselves when nobody renews them, and a renewal is not seen: one that is there for
+    longer than that is of a leader that lives, one that has gone is of a leader that is gone. A watcher that is more patient than
+    the lease (``timeout_ms``) waits for the difference.
+    """
+
+    def __init__(self, timeout_ms: int, *, lease_ms: int | None = None) -> None:
         self._timeout_ms = timeout_ms
+        self._lease_ms = lease_ms
         self._seen: LeaderBeat | None = None
-        self._changed_ms: int | None = None
+        self._changed_ms = 0
         self._moves = False
+        self._absent_since_ms: int | None = None
+        self._blind = False
+
+    def missed(self) -> None:
+        """Nobody could look. The leader could not say anything either, perhaps: its silence is measured anew."""
+        self._blind = True
 
     def look(self, beat: LeaderBeat | None, now_ms: int, *, dead: bool = False) -> Sighting:
         """What the newest heartbeat means now. ``dead``: its process is known to have ended."""
-        if beat is None or beat.is_over:
-            return Vacant(beat)
-        if dead:
-            return Silent(beat)
-        if self._seen is None or (beat.term, beat.sequence) != (self._seen.term, self._seen.sequence):
+        if self._blind:
+            self._blind, self._changed_ms, self._absent_since_ms = False, now_ms, None
+        if beat is None:
+            return self._absent(now_ms)
+        self._absent_since_ms = None
+        if self._seen is None or beat.order != self._seen.order:
             self._moves = self._seen is not None
             self._seen, self._changed_ms = beat, now_ms
-        assert self._changed_ms is not None
-        if now_ms - self._changed_ms >= self._timeout_ms:
+        if beat.is_over:
+            return Vacant(beat)
+        return Silent(beat) if dead else self._present(beat, now_ms - self._changed_ms)
+
+    def _present(self, beat: LeaderBeat, unchanged_ms: int) -> Sighting:
+        if self._lease_ms is not None:
+            renewed = unchanged_ms >= self._lease_ms + LEASE_SLACK_MS
+            return Alive(beat) if self._moves or renewed else Unsure(beat)
+        if unchanged_ms >= self._timeout_ms:
             return Silent(beat)
         return Alive(beat) if self._moves else Unsure(beat)
+
+    def _absent(self, now_ms: int) -> Sighting:
+        if self._absent_since_ms is None:
+            self._absent_since_ms = now_ms
+        absent_ms = now_ms - self._absent_since_ms
+        if self._lease_ms is None or self._seen is None or self._seen.is_over:
+            return Vacant(None, absent_ms)
+        return Silent(self._seen) if absent_ms >= self._timeout_ms - self._lease_ms else Unsure(self._seen)
 
 
 @dataclass(frozen=True, slots=True)
