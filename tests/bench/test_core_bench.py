@@ -6,12 +6,14 @@ import gc
 import io
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tidegate.bench import core, nodes
-from tidegate.bench.core import NOT_MEASURED, STAGES, CoreSettings, run
+from tidegate.bench.core import NOT_MEASURED, ONLY_LARGE, STAGES, CoreSettings, run
+from tidegate.bench.large import LargeSettings
 from tidegate.bench.timing import Reading, per_call, per_item
 from tidegate.cli.bench_core import execute, warnings
 from tidegate.cli.console import Console
@@ -52,6 +54,7 @@ def test_every_named_benchmark_is_measured_beside_its_target(tmp_path: Path) -> 
     assert {name: row["target"] for name, row in rows.items() if name.startswith("bench_")} == TARGETS
     assert len(rows) == len(found["readings"]), "a name comes twice"
     assert not rows.keys() & NOT_MEASURED.keys()
+    assert found["not_measured"] == NOT_MEASURED | ONLY_LARGE
     assert all(row["min"] <= row["median"] <= row["max"] for row in rows.values())
     # A cost in percent may come out below zero; a time or a rate may not.
     assert all(row["min"] > 0 for row in rows.values() if row["unit"] != "%")
@@ -161,9 +164,18 @@ def test_people_see_a_table_and_programs_one_document() -> None:
     assert all(word in text for word in ("median", "target", "< 10 ns", "not measured"))
     (line,) = programs.getvalue().splitlines()
     document = json.loads(line)
-    assert document["suite"] == "core" and document["not_measured"] == NOT_MEASURED
+    assert document["suite"] == "core" and document["not_measured"] == NOT_MEASURED | ONLY_LARGE
     assert set(TARGETS) <= {row["name"] for row in document["readings"]}
+
+
+def test_what_is_large_is_measured_when_it_is_asked_for() -> None:
+    programs = io.StringIO()
+    assert execute(Console(True, programs), replace(QUICK, large=LargeSettings(nodes=2, state_bytes=20_000))) == 0
+    document = json.loads(programs.getvalue())
+    assert set(TARGETS) | set(ONLY_LARGE) <= {row["name"] for row in document["readings"]}
+    assert document["not_measured"] == NOT_MEASURED
 
 
 def test_the_command_line_knows_the_suite() -> None:
     assert parser().parse_args(["bench", "core", "--json"]).suite == "core"
+    assert parser().parse_args(["bench", "core", "--large"]).large

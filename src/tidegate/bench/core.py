@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.bench import nodes
+from tidegate.bench.large import LargeSettings, processes
 from tidegate.bench.timing import Reading, per_call, per_item
 from tidegate.core.barrier.inject import (
     BarrierInjectorConfig,
@@ -27,15 +28,20 @@ from tidegate.ids import Epoch
 
 NOT_MEASURED = {
     "bench_hot_path_with_wal_async": "the write-ahead log belongs to pushed rows; a pipeline's source is read again instead",
-    "bench_recovery_time": "1 GB would have to be built and stored first, and the suite is to take less than a minute",
-    "distributed checkpoint (10 nodes, 1 GB)": "ten nodes would share the cores of one machine, and it has no benchmark name",
 }
 """What the documents name and this suite leaves out, and why."""
+ONLY_LARGE = dict.fromkeys(
+    ("bench_distributed_checkpoint_10_nodes_1gb", "bench_recovery_time"),
+    "takes minutes and gigabytes: ask for it with --large",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
-    """How much to measure. ``calls`` is per round of a step, ``samples`` how often what takes milliseconds is done."""
+    """How much to measure. ``calls`` is per round of a step, ``samples`` how often what takes milliseconds is done.
+
+    ``large``: also what takes minutes.
+    """
 
     calls: int = 50_000
     rounds: int = 7
@@ -44,11 +50,18 @@ class CoreSettings:
     state_bytes: int = 100_000_000
     rows: int = 40_000_000
     pairs: int = 3
+    large: LargeSettings | None = None
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise InvalidUseError(f"{name} is at least 1 {name}={getattr(self, name)}")
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise InvalidUseError(f"{name} is at least 1 {name}={value}")
+
+    @property
+    def stages(self) -> int:
+        """How often ``run`` tells what comes."""
+        return STAGES + (self.large is not None)
 
     @classmethod
     def quick(cls) -> CoreSettings:
@@ -181,7 +194,10 @@ STAGES = 7
 
 
 def run(settings: CoreSettings, work: Path, step: Callable[[str], None]) -> dict[str, Any]:
-    """Measure everything; returns one document. Blocks for most of a minute. ``step`` is told what comes, ``STAGES`` times."""
+    """Measure everything; returns one document. Blocks for most of a minute.
+
+    ``step`` is told what comes, ``settings.stages`` times.
+    """
     step("single steps")
     readings = [measure(settings) for measure in STEPS]
     step("manifests of ten nodes")
@@ -196,4 +212,11 @@ def run(settings: CoreSettings, work: Path, step: Callable[[str], None]) -> dict
     readings.append(nodes.distributed_checkpoint(work / "state", settings.jobs, settings.state_bytes))
     step("rows with and without checkpoints")
     readings += nodes.hot_path(work / "rows", settings.pairs, settings.rows)
-    return {"readings": [reading.row() for reading in readings], "not_measured": NOT_MEASURED}
+    if settings.large is None:
+        return _document(readings, NOT_MEASURED | ONLY_LARGE)
+    step("ten nodes as processes, for minutes")
+    return _document(readings + processes(work / "large", settings.large), NOT_MEASURED)
+
+
+def _document(readings: list[Reading], not_measured: dict[str, str]) -> dict[str, Any]:
+    return {"readings": [reading.row() for reading in readings], "not_measured": not_measured}

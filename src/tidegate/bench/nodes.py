@@ -230,12 +230,18 @@ class WaitingSource:
     out_of_orderness = 0
     bounded = False
 
-    def __init__(self, state_bytes: int) -> None:
-        self.rows_per_split = state_bytes // PAYLOAD_BYTES // NODES
+    def __init__(self, state_bytes: int, nodes: int = NODES) -> None:
+        self.nodes = nodes
+        self.rows_per_split = state_bytes // PAYLOAD_BYTES // nodes
         self.emitted: dict[str, float] = {}
 
+    @property
+    def rows(self) -> int:
+        """Of all splits."""
+        return self.rows_per_split * self.nodes
+
     def splits(self) -> Sequence[Split]:
-        return [Split(f"waiting-{node}", 0) for node in range(NODES)]
+        return [Split(f"waiting-{node}", 0) for node in range(self.nodes)]
 
     def open(self, split: Split, offset: Offset) -> WaitingReader:
         return WaitingReader(self, split.id, int(str(offset or 0)))
@@ -259,43 +265,48 @@ class WaitingReader:
             return Polled(None)
         node = int(self._split.rpartition("-")[2])
         self._position += rows
-        return Polled(_block(node, block).slice(start, rows), rows, 0)
+        return Polled(_block(node, block, self._source.nodes).slice(start, rows), rows, 0)
 
     def close(self) -> None:
         return None
 
 
-def _block(node: int, block: int) -> pa.RecordBatch:
+def _block(node: int, block: int, nodes: int) -> pa.RecordBatch:
     """The same rows every time, with nothing in them that could be compressed."""
     noise = np.random.default_rng((node, block)).bytes(BLOCK_ROWS * PAYLOAD_BYTES)
     offsets = np.arange(0, (BLOCK_ROWS + 1) * PAYLOAD_BYTES, PAYLOAD_BYTES, dtype=np.int32)
     payload = pa.Array.from_buffers(pa.binary(), BLOCK_ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(noise)])
-    keys = (np.arange(BLOCK_ROWS, dtype=np.int64) + block * BLOCK_ROWS) * NODES + node
+    keys = (np.arange(BLOCK_ROWS, dtype=np.int64) + block * BLOCK_ROWS) * nodes + node
     times = pa.array(np.zeros(BLOCK_ROWS, np.int64))
     return pa.RecordBatch.from_arrays([times, pa.array(keys), payload], schema=SCHEMA)
 
 
+def waiting_pipeline(source: WaitingSource, folder: Path) -> tg.Pipeline:
+    """A join that keeps all rows of ``source``, because none ever finds a match."""
+    left, right = tg.from_source(source), tg.from_source(WaitingSource(0, source.nodes))
+    joined = left.join(right, on="key", window=tg.tumbling("1h"))
+    return tg.Pipeline("bench", joined.write_parquet(folder / "out"))
+
+
 def _start(source: WaitingSource, folder: Path, checkpoint: tg.CheckpointConfig = BY_HAND) -> Job:
     """A job that keeps all rows of ``source`` as state. Returns it when they are all in."""
-    left, right = tg.from_source(source), tg.from_source(WaitingSource(0))
-    joined = left.join(right, on="key", window=tg.tumbling("1h"))
-    pipeline = tg.Pipeline("bench", joined.write_parquet(folder / "out"))
-    job = on_threads(pipeline, NODES, str(folder / "store"), checkpoint)
+    job = on_threads(waiting_pipeline(source, folder), NODES, str(folder / "store"), checkpoint)
     try:
-        _await(job, source.rows_per_split * NODES)
+        await_rows(job, source.rows)
     except BaseException:
         job.stop()
         raise
     return job
 
 
-def _await(job: Job, rows: int) -> None:
-    deadline = time.monotonic() + WAIT_S
+def await_rows(job: Job, rows: int, timeout_s: float = WAIT_S) -> None:
+    """Wait until all nodes together have read so many rows."""
+    deadline = time.monotonic() + timeout_s
     while job.status != "RUNNING" or job.metrics()["rows_in"] < rows:
         if job.error is not None:
             raise job.error
         if time.monotonic() > deadline:
-            raise JobFailedError(f"the rows did not come in within {WAIT_S:.0f} s job={job.name}")
+            raise JobFailedError(f"the rows did not come in within {timeout_s:.0f} s job={job.name}")
         time.sleep(0.01)
 
 

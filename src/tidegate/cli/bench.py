@@ -51,6 +51,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--data", metavar="DIR", help="keep the made-up rows here for the next time (default: don't)")
     verb.add_argument("--backlog", type=int, action="append", default=[], help="unaligned: batches that wait")
     verb.add_argument("--plot", metavar="FILE", help="unaligned: draw the checkpoint times into this SVG file")
+    verb.add_argument("--large", action="store_true", help="core: ten nodes with 1 GB too, for minutes")
     verb.add_argument("--spark", action="store_true", help="unaligned: nodes on Spark instead of threads")
 
 
@@ -63,7 +64,7 @@ def execute(arguments: argparse.Namespace, output: Console) -> int:
     if arguments.suite == "core":
         from tidegate.cli import bench_core
 
-        return bench_core.execute(output)
+        return bench_core.execute(output, large=arguments.large)
     if arguments.suite == "signals":
         from tidegate.cli import bench_signals
 

@@ -20,17 +20,20 @@ if TYPE_CHECKING:
 NOISY_POINTS = 1.0
 
 
-def execute(output: Console, settings: CoreSettings | None = None) -> int:
+def execute(output: Console, settings: CoreSettings | None = None, *, large: bool = False) -> int:
     """Blocks until everything is measured, for most of a minute. A missed target is a finding, not a failure: exit code 0."""
     from tidegate.bench import core
+    from tidegate.bench.large import LargeSettings
     from tidegate.cli.bench import machine
+
+    settings = settings or core.CoreSettings(large=LargeSettings() if large else None)
 
     work = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
     load_before, begun = os.getloadavg()[0], time.monotonic()
     try:
-        with Progress("bench", core.STAGES) as progress:
+        with Progress("bench", settings.stages) as progress:
             steps = count()
-            measured = core.run(settings or core.CoreSettings(), work, lambda note: progress.show(next(steps), note))
+            measured = core.run(settings, work, lambda note: progress.show(next(steps), note))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     facts = {**machine(), "load_before": load_before, "load_after": os.getloadavg()[0]}
