@@ -6,12 +6,14 @@ import gc
 import io
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tidegate.bench import core, nodes
 from tidegate.bench.core import NOT_MEASURED, ONLY_LARGE, STAGES, CoreSettings, run
+from tidegate.bench.large import LargeSettings
 from tidegate.bench.timing import Reading, per_call, per_item
 from tidegate.cli.bench_core import execute, warnings
 from tidegate.cli.console import Console
@@ -164,6 +166,14 @@ def test_people_see_a_table_and_programs_one_document() -> None:
     document = json.loads(line)
     assert document["suite"] == "core" and document["not_measured"] == NOT_MEASURED | ONLY_LARGE
     assert set(TARGETS) <= {row["name"] for row in document["readings"]}
+
+
+def test_what_is_large_is_measured_when_it_is_asked_for() -> None:
+    programs = io.StringIO()
+    assert execute(Console(True, programs), replace(QUICK, large=LargeSettings(nodes=2, state_bytes=20_000))) == 0
+    document = json.loads(programs.getvalue())
+    assert set(TARGETS) | set(ONLY_LARGE) <= {row["name"] for row in document["readings"]}
+    assert document["not_measured"] == NOT_MEASURED
 
 
 def test_the_command_line_knows_the_suite() -> None:
