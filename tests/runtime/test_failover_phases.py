@@ -34,7 +34,8 @@ class Halting:
         self.deaf = False
         url = absolute_url(store)
         self.coordinator = Coordinator(url, job, read_secret(token_path(url, job)))
-        self.coordinator._election = Gated(self.coordinator._election, self)  # type: ignore[assignment]
+        elects = self.coordinator._election
+        self.coordinator._election = lambda description: Gated(elects(description), self)  # type: ignore[assignment,return-value]
         self._at: Callable[[str], None] = lambda point: None
         self.said: list[str] = []
         self.thread = threading.Thread(target=lambda: self.coordinator.run(takeover=True, say=self.said.append))

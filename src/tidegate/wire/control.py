@@ -125,17 +125,17 @@ class NodeConnection:
     def serve(self, requests: Iterator[NodeMessage], handler: Handler) -> None:
         """Read until the stream is over. Blocks until the stream's end."""
         # To grpc a killed peer may look like one that is done: only the node's own last word makes an orderly end.
-        error: Exception | None = RetryableError(f"the node left without a word {self}")
+        why = "the node left without a word"
         try:
             self._read(requests, handler)
         except TidegateError as failure:
             self.drop(failure)
         except Exception as failure:  # grpc raises bare exceptions when a stream is cancelled
-            error = RetryableError(f"the node's stream broke: {_brief(failure)} {self}")
+            why = f"the node's stream broke: {_brief(failure)}"
         finally:
             self._outbox.finish()
         if self._joined:
-            handler.left(self, self._error or (None if self._done else error))
+            handler.left(self, self._error or (None if self._done else RetryableError(f"{why} {self}")))
 
     def _read(self, requests: Iterator[NodeMessage], handler: Handler) -> None:
         for message in requests:
