@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,8 +59,10 @@ class Halting:
             self.at("published")
 
         leader.handle, leader._setup.publisher.publish = handled, published
-        until(lambda: leader._gangs.gang is not None and leader._gangs.gang.welcomed, "an adopted gang")
+        until(lambda: leader.over or (leader._gangs.gang is not None and leader._gangs.gang.welcomed), "an adopted gang")
         gang = leader._gangs.gang
+        if gang is None:
+            return
         tell = gang.tell
 
         def told(node: int, message: Any) -> None:
@@ -169,11 +172,26 @@ def test_a_coordinator_that_fails_in_a_phase_of_a_checkpoint_loses_nothing(jobs:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("TIDEGATE_ALL_PHASES" not in os.environ, reason="two more minutes: set TIDEGATE_ALL_PHASES=1")
 @pytest.mark.parametrize("how", CHOSEN)
 def test_a_coordinator_that_fails_in_any_phase_of_a_checkpoint_loses_nothing(
     jobs: Jobs, halting: list[Halting], how: str
 ) -> None:
     fails_in(tuple(POINTS), jobs, halting, how)
+
+
+def failing(phase: str, source: GatedSource, jobs: Jobs, halting: list[Halting], how: str) -> Halting:
+    """A coordinator that has come to this phase. On a busy machine one may look silent before it does: then another tries."""
+    for _ in range(5):
+        one = Halting(jobs.store, "w")
+        halting.append(one)
+        one.halt(POINTS[phase], how)
+        source.allow(500)
+        until(lambda one=one: one.reached.is_set() or one.leader.over, phase)
+        if one.reached.is_set():
+            return one
+        one.close()
+    raise AssertionError(f"no coordinator came to {phase}")
 
 
 def fails_in(phases: tuple[str, ...], jobs: Jobs, halting: list[Halting], how: str) -> None:
@@ -185,11 +203,7 @@ def fails_in(phases: tuple[str, ...], jobs: Jobs, halting: list[Halting], how: s
     until(lambda: job.metrics()["checkpoints_committed"] >= 2)
     took = {}
     for phase in phases:
-        one = Halting(jobs.store, "w")
-        halting.append(one)
-        one.halt(POINTS[phase], how)
-        source.allow(500)
-        until(one.reached.is_set, phase)
+        one = failing(phase, source, jobs, halting, how)
         term, began = one.leader.term, time.monotonic()
         until(lambda term=term: committed_after(jobs, term), f"a commit after {how} {phase}")
         took[phase] = time.monotonic() - began
