@@ -547,3 +547,10 @@ def test_the_node_that_took_the_gang_with_it_is_named() -> None:
     driver.tell(events.GangLost(0, "node 1 is gone", 1))
     over = aborted(driver)
     assert isinstance(over.error, NodeFailed) and over.failed_nodes == {1: "node 1 is gone"} and not over.failure
+
+
+def test_payloads_of_signals_are_kept_from_the_garbage_collector() -> None:
+    driver = Driver().start()
+    driver.tell(events.ControlChanged(objects=frozenset({"job/shared/live"})))
+    driver.checkpoint()
+    assert "job/shared/live" in driver.last(do.CollectGarbage).keep
